@@ -1,0 +1,47 @@
+/*
+ * acme_outbox.h
+ *		What every file of the extension shares: names, limits, SQLSTATEs.
+ *
+ * Vocabulary (docs/design.md section 1): an *entry* is a row of outbox_entry;
+ * an *origin* the service that published it; a *key* its aggregate, within
+ * which order is kept; a *claim* a batch handed to the relay; a *waiting* entry
+ * is PENDING with next_attempt_at set.
+ */
+#ifndef ACME_OUTBOX_H
+#define ACME_OUTBOX_H
+
+#include "postgres.h"
+
+#include "fmgr.h"
+
+#define ACME_OUTBOX_SCHEMA "acme_outbox"
+#define ACME_OUTBOX_CONTRACT_VERSION 1
+#define ENVELOPE_VERSION "1.0.0"
+
+/* limits that no setting changes; AMQP short strings end at 255 bytes */
+#define MAX_SHORT_STRING 255
+#define MAX_HEADER_DEPTH 32
+
+/*
+ * SQLSTATEs of class OX, documented in docs/errors.md.  OX0xx: publish;
+ * OX1xx: relay.
+ */
+#define ERRCODE_OX_PAYLOAD MAKE_SQLSTATE('O', 'X', '0', '0', '1')
+#define ERRCODE_OX_PAYLOAD_SIZE MAKE_SQLSTATE('O', 'X', '0', '0', '2')
+#define ERRCODE_OX_ROUTING MAKE_SQLSTATE('O', 'X', '0', '0', '3')
+#define ERRCODE_OX_EVENT_NAME MAKE_SQLSTATE('O', 'X', '0', '0', '4')
+#define ERRCODE_OX_TRACE MAKE_SQLSTATE('O', 'X', '0', '0', '5')
+#define ERRCODE_OX_HEADERS MAKE_SQLSTATE('O', 'X', '0', '0', '6')
+#define ERRCODE_OX_EVENT_ID_REUSE MAKE_SQLSTATE('O', 'X', '0', '0', '7')
+#define ERRCODE_OX_ORIGIN MAKE_SQLSTATE('O', 'X', '0', '0', '8')
+#define ERRCODE_OX_ARGUMENT MAKE_SQLSTATE('O', 'X', '0', '0', '9')
+#define ERRCODE_OX_AUTOCOMMIT MAKE_SQLSTATE('O', 'X', '0', '1', '0')
+#define ERRCODE_OX_ENCODING MAKE_SQLSTATE('O', 'X', '0', '1', '1')
+#define ERRCODE_OX_FENCED MAKE_SQLSTATE('O', 'X', '1', '0', '1')
+#define ERRCODE_OX_NOT_GRANTED MAKE_SQLSTATE('O', 'X', '1', '0', '2')
+#define ERRCODE_OX_NOT_ADOPTED MAKE_SQLSTATE('O', 'X', '1', '0', '3')
+#define ERRCODE_OX_CLAIM_CONTEXT MAKE_SQLSTATE('O', 'X', '1', '0', '4')
+#define ERRCODE_OX_SETTLE_ARGUMENT MAKE_SQLSTATE('O', 'X', '1', '0', '5')
+#define ERRCODE_OX_ADMIN_ONLY MAKE_SQLSTATE('O', 'X', '1', '0', '6')
+
+#endif							/* ACME_OUTBOX_H */
