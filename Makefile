@@ -58,8 +58,9 @@ all install installcheck:
 clean:
 endif
 
-all: checkver bridge
-install: install-bridge
+# NO_BRIDGE=1 leaves the bridge out.
+all: checkver $(if $(NO_BRIDGE),,bridge)
+install: $(if $(NO_BRIDGE),,install-bridge)
 clean: clean-bridge
 
 $(OBJS): $(wildcard src/*.h)
