@@ -1,0 +1,81 @@
+# No binding or no exchange: the event waits, uncharged and visible with its
+# reason, others flow, and it is sent once the topology is there.
+use strict;
+use warnings;
+
+use AcmeOutbox::Bridge;
+use AcmeOutbox::Broker;
+use AcmeOutbox::Check;
+use AcmeOutbox::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = AcmeOutbox::Cluster->create('main', "acme_outbox.hold_backoff_base = 200ms",
+	"acme_outbox.hold_backoff_cap = 1s");
+my $broker = AcmeOutbox::Broker->new->standard_topology;
+$broker->declare_exchange('unbound');
+
+my $bridge = AcmeOutbox::Bridge->start($node, $broker);
+
+# Good and bad in one batch, and a second event of a key that waits.
+$node->sql(<<'SQL');
+BEGIN;
+SELECT acme_outbox.publish('events', 'k', 'good-' || n, 'GoodEvent', '{}'::text)
+  FROM generate_series(1, 50) n;
+SELECT acme_outbox.publish('unbound', 'k', 'stuck-1', 'UnboundEvent', '{}'::text);
+SELECT acme_outbox.publish('missing', 'k', 'stuck-2', 'MissingEvent', '{}'::text);
+SELECT acme_outbox.publish('events', 'k', 'stuck-1', 'BehindEvent', '{}'::text);
+SELECT acme_outbox.publish('events', 'k', 'good-' || n, 'GoodEvent', '{}'::text)
+  FROM generate_series(51, 100) n;
+COMMIT;
+SQL
+
+$node->wait_sql(<<'SQL') or die "good events are stuck\n";
+SELECT count(*) = 100 FROM acme_outbox.outbox_entry
+ WHERE event_name = 'GoodEvent' AND status = 'PUBLISHED'
+SQL
+pass('other keys flow');
+
+for my $name (qw(UnboundEvent MissingEvent))
+{
+	ok( $node->wait_sql(
+			"SELECT hold_reason = 'UNROUTABLE' AND holds >= 2 FROM acme_outbox.outbox_entry WHERE event_name = '$name'"),
+		"$name: held as UNROUTABLE, more than once");
+}
+is( $node->sql(<<'SQL'), "t|t|0\nt|t|0", 'never PUBLISHED, no attempt charged');
+SELECT published_at IS NULL, status IN ('PENDING', 'PUBLISHING'), attempts
+  FROM acme_outbox.outbox_entry WHERE event_name IN ('UnboundEvent', 'MissingEvent')
+SQL
+ok( $node->wait_sql(
+		"SELECT unroutable = 2 FROM acme_outbox.outbox_backlog WHERE origin = 'shop'"),
+	'outbox_backlog counts two unroutable');
+my $why = $node->sql(<<'SQL');
+SELECT string_agg(to_jsonb(s)::text, ' ') FROM acme_outbox.outbox_stuck s
+SQL
+like($why, qr/UNROUTABLE/, 'outbox_stuck shows the reason');
+like($why, qr/missing/, 'outbox_stuck shows the missing exchange');
+is($node->sql(<<'SQL'), 'PENDING', 'an event behind a held one of its key waits');
+SELECT status FROM acme_outbox.outbox_entry WHERE event_name = 'BehindEvent'
+SQL
+$node->verify_ok('while events are held');
+
+# The topology appears.
+$broker->declare_queue('late', 'x-queue-type' => 'quorum');
+$broker->bind('late', 'unbound');
+$broker->declare_exchange('missing');
+$broker->bind('late', 'missing');
+ok($node->wait_drained, 'sent once the topology is there, without a restart');
+is($bridge->running, 1, 'by the same relay');
+
+my @late = $broker->drain('late');
+is_deeply([ sort map { $_->{type} } @late ], [ 'MissingEvent', 'UnboundEvent' ],
+	'both arrived, once');
+my @good = $broker->drain('all');
+is(distinct(@good), 101, 'all others arrived');
+is((grep { $_->{type} eq 'BehindEvent' } @good), 1, 'among them the one that waited for its key');
+is($node->sql('SELECT count(*) FROM acme_outbox.outbox_entry WHERE attempts > 0'), 0,
+	'no attempt was charged');
+$node->verify_ok('in the end');
+is($bridge->stop, 0, 'the relay stops cleanly');
+
+done_testing();
