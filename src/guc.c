@@ -12,6 +12,7 @@
 #include <limits.h>
 
 #include "guc.h"
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 char	   *guc_origin;

@@ -1,0 +1,153 @@
+/*
+ * wake.c
+ *		Wakes the worker when a transaction that published has committed.
+ *
+ * A NOTIFY in the publishing transaction would serialise all commits of the
+ * cluster, so publish only notes the origin here, and the commit callback hands it
+ * to the worker, which notifies.  XACT_EVENT_COMMIT comes after the transaction has
+ * left the proc array: whoever is woken by it sees the row.
+ *
+ * The callbacks are registered once, by _PG_init.  What they work on is static:
+ * at commit nothing can be allocated or fail.  Each noted origin carries the
+ * nesting level that published it, so a rolled-back savepoint takes it along.
+ * PREPARE TRANSACTION forgets everything, as COMMIT PREPARED runs in a session
+ * that knows nothing of it; the relay's poll finds those.
+ */
+#include "acme_outbox.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "shmem.h"
+#include "wake.h"
+
+typedef struct NotedOrigin
+{
+	int			level;			/* outermost (sub)transaction that published it */
+	char		name[WAKE_NAME_SIZE];
+} NotedOrigin;
+
+/* one more than fits a notification round: the last one becomes "any" */
+static NotedOrigin noted[WAKE_ORIGINS + 1];
+static int	n_noted = 0;
+static bool check_noted = false;
+
+/* Is the origin noted already?  Then its outermost level counts. */
+static bool
+note_again(const char *origin, int level)
+{
+	for (int i = n_noted - 1; i >= 0; i--)
+	{
+		if (strcmp(noted[i].name, origin) == 0)
+		{
+			noted[i].level = Min(noted[i].level, level);
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * wake_note_published
+ *		Remembers that the current (sub)transaction published for an origin.
+ */
+void
+wake_note_published(const char *origin)
+{
+	int			level;
+
+	if (!shmem_attached())
+		return;
+	level = GetCurrentTransactionNestLevel();
+	if (note_again(origin, level))
+		return;
+	if (n_noted >= WAKE_ORIGINS || strlen(origin) >= WAKE_NAME_SIZE)
+	{
+		origin = WAKE_ANY;
+		if (note_again(origin, level))
+			return;
+	}
+	noted[n_noted].level = level;
+	strlcpy(noted[n_noted].name, origin, WAKE_NAME_SIZE);
+	n_noted++;
+}
+
+/*
+ * wake_note_check
+ *		Has the database's worker started, or made to look around, at commit.
+ */
+void
+wake_note_check(void)
+{
+	check_noted = shmem_attached();
+}
+
+/* Hands over what was noted.  Runs inside commit: must not fail. */
+static void
+wake_committed(void)
+{
+	OriginSet	origins = {0};
+
+	for (int i = 0; i < n_noted; i++)
+		origin_set_add(&origins, noted[i].name);
+	if (check_noted)
+		shmem_request_worker(MyDatabaseId);
+	shmem_wake(MyDatabaseId, &origins);
+}
+
+static void
+wake_xact_callback(XactEvent event, void *arg)
+{
+	if (n_noted == 0 && !check_noted)
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			wake_committed();
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			break;
+		default:
+			return;
+	}
+	n_noted = 0;
+	check_noted = false;
+}
+
+/* Drops what a rolled-back subtransaction noted, or hands it to its parent. */
+static void
+wake_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+					  SubTransactionId parentSubid, void *arg)
+{
+	int			level;
+	int			kept = 0;
+
+	if (n_noted == 0 ||
+		(event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
+		return;
+	level = GetCurrentTransactionNestLevel();
+	for (int i = 0; i < n_noted; i++)
+	{
+		if (noted[i].level >= level)
+		{
+			if (event == SUBXACT_EVENT_ABORT_SUB)
+				continue;
+			noted[i].level = level - 1;
+		}
+		if (kept != i)
+			noted[kept] = noted[i];
+		kept++;
+	}
+	n_noted = kept;
+}
+
+/*
+ * wake_init
+ *		Registers the callbacks; called once, when the library is loaded.
+ */
+void
+wake_init(void)
+{
+	RegisterXactCallback(wake_xact_callback, NULL);
+	RegisterSubXactCallback(wake_subxact_callback, NULL);
+}

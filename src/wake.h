@@ -1,0 +1,12 @@
+/*
+ * wake.h
+ *		Wakes the worker when a transaction that published has committed.
+ */
+#ifndef ACME_OUTBOX_WAKE_H
+#define ACME_OUTBOX_WAKE_H
+
+extern void wake_init(void);
+extern void wake_note_published(const char *origin);
+extern void wake_note_check(void);
+
+#endif							/* ACME_OUTBOX_WAKE_H */
