@@ -84,7 +84,7 @@ sub api
 			});
 		if ($answer->{success})
 		{
-			return $answer->{content} =~ /^[\[{]/
+			return ($answer->{content} // q{}) =~ /^[\[{]/
 			  ? decode_json($answer->{content})
 			  : 1;
 		}
