@@ -12,7 +12,8 @@ use Test::More;
 use Time::HiRes qw(time);
 
 my $node = AcmeOutbox::Cluster->create('main');
-my $broker = AcmeOutbox::Broker->new(private => 1)->standard_topology;
+my $broker = 
+  AcmeOutbox::Broker->new(private => 1)->standard_topology('x-queue-type' => 'classic');
 
 sub clean_ok
 {
