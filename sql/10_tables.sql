@@ -90,7 +90,7 @@ COMMENT ON COLUMN acme_outbox.outbox_entry.payload_hash IS
 CREATE TABLE acme_outbox.topic_policy (
 	topic             text PRIMARY KEY CHECK (topic <> ''),
 	mandatory         boolean NOT NULL DEFAULT true,
-	max_attempts      integer CHECK (max_attempts > 0),
+	max_attempts      integer CHECK (max_attempts BETWEEN 1 AND 1000),
 	backoff_base      interval CHECK (backoff_base > interval '0'),
 	backoff_cap       interval CHECK (backoff_cap > interval '0'),
 	failed_key_policy acme_outbox.failed_key_policy
@@ -135,9 +135,13 @@ COMMENT ON TABLE acme_outbox.operator_action IS 'what operators'' calls did';
  * Relay state.  None of it is dumped: it means nothing in another cluster.
  */
 
-/* One row per origin; claim locks it, nothing updates it. */
+/*
+ * One row per origin.  Claim locks its number in the lock table, not the row: a row
+ * lock is a write, and a claim that finds nothing must write nothing.
+ */
 CREATE TABLE acme_outbox.outbox_origin (
-	origin text PRIMARY KEY CHECK (origin <> '')
+	origin    text PRIMARY KEY CHECK (origin <> ''),
+	origin_no integer GENERATED ALWAYS AS IDENTITY
 );
 
 /* Insert-only; the newest position counts.  See design 4. */
@@ -165,8 +169,12 @@ CREATE TABLE acme_outbox.relay_lease (
 	relay       text NOT NULL,
 	acquired_at timestamptz NOT NULL,
 	renewed_at  timestamptz NOT NULL,
-	expires_at  timestamptz NOT NULL
+	expires_at  timestamptz NOT NULL,
+	takeover_pending boolean NOT NULL
 );
+CREATE UNIQUE INDEX relay_lease_epoch ON acme_outbox.relay_lease (epoch);
+COMMENT ON COLUMN acme_outbox.relay_lease.takeover_pending IS
+	'older epochs may have left claims open; the next claim looks';
 CREATE SEQUENCE acme_outbox.relay_epoch_seq;
 
 CREATE TABLE acme_outbox.outbox_claim (
@@ -177,6 +185,7 @@ CREATE TABLE acme_outbox.outbox_claim (
 	claimed_at timestamptz NOT NULL,
 	ids        bigint[] NOT NULL
 );
+CREATE INDEX outbox_claim_origin ON acme_outbox.outbox_claim (origin, epoch);
 COMMENT ON TABLE acme_outbox.outbox_claim IS 'batches handed to a relay and not settled yet';
 
 /* When each duty last ran; a row's lock keeps two from running it at once. */

@@ -1,0 +1,34 @@
+/*
+ * An operator's plain UPDATE or DELETE must work (docs/design.md 4.2).
+ *
+ * AFTER triggers with a WHEN that is false on the normal path: claim, settle and
+ * retention never call them.
+ */
+
+CREATE FUNCTION acme_outbox.entry_requeued() RETURNS trigger
+LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'acme_outbox_entry_requeued';
+COMMENT ON FUNCTION acme_outbox.entry_requeued() IS
+	'trigger: an entry set to PENDING by hand becomes due';
+
+CREATE FUNCTION acme_outbox.entry_finished() RETURNS trigger
+LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'acme_outbox_entry_finished';
+COMMENT ON FUNCTION acme_outbox.entry_finished() IS
+	'trigger: an entry finished or deleted by hand lets the next of its key go';
+
+/* The cursor has passed the row; only the due lane finds it again. */
+CREATE TRIGGER entry_requeued AFTER UPDATE ON acme_outbox.outbox_entry
+	FOR EACH ROW WHEN (NEW.status = 'PENDING' AND NEW.next_attempt_at IS NULL)
+	EXECUTE FUNCTION acme_outbox.entry_requeued();
+
+CREATE TRIGGER entry_finished AFTER UPDATE ON acme_outbox.outbox_entry
+	FOR EACH ROW WHEN (NEW.status IN ('PUBLISHED', 'FAILED', 'ARCHIVED')
+		AND NEW.message_key IS NOT NULL
+		AND (OLD.status = 'PENDING' OR NEW.status <> 'PUBLISHED'))
+	EXECUTE FUNCTION acme_outbox.entry_finished();
+
+CREATE TRIGGER entry_deleted AFTER DELETE ON acme_outbox.outbox_entry
+	FOR EACH ROW WHEN (OLD.message_key IS NOT NULL
+		AND OLD.status IN ('PENDING', 'PUBLISHING', 'FAILED'))
+	EXECUTE FUNCTION acme_outbox.entry_finished();

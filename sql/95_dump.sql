@@ -1,0 +1,11 @@
+/*
+ * What pg_dump takes along: the users' data.  Cursor, claims and leases stay behind,
+ * they mean nothing in another cluster.
+ */
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.outbox_entry', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.outbox_entry_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.topic_policy', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.installation', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.relay_grant', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.operator_action', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.operator_action_id_seq', '');

@@ -1,0 +1,511 @@
+/*
+ * claim.c
+ *		Hands a batch of entries to the relay: the snapshot cursor (docs/design.md 4).
+ *
+ * One claim, one short READ COMMITTED transaction, one snapshot S:
+ *
+ *	 1. lock the origin, fence by epoch, release what older epochs left open;
+ *	 2. take S, read the cursor, let the lanes offer rows (lanes.c);
+ *	 3. mark them PUBLISHING under a random claim id, hold back the ones whose key
+ *	    must wait, write the cursor and the claim row.
+ *
+ * The caller commits and only then sends.  The commit is always flushed: that also
+ * hardens every asynchronously committed publisher whose row was visible in S,
+ * before its event leaves.
+ *
+ * The origin's lock is an entry of the lock table, not a row lock, so that a claim
+ * that finds nothing assigns no xid and writes no WAL.
+ */
+#include "acme_outbox.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "claim.h"
+#include "commands/async.h"
+#include "funcapi.h"
+#include "guc.h"
+#include "lease.h"
+#include "miscadmin.h"
+#include "plans.h"
+#include "storage/lock.h"
+#include "takeover.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
+
+PG_FUNCTION_INFO_V1(acme_outbox_claim);
+PG_FUNCTION_INFO_V1(acme_outbox_claim_failed);
+
+#define MAX_CLAIM_ROWS 10000
+
+/* rows held back by one claim; beyond it the relay is asked to claim again */
+#define MAX_HELD_ROWS 10000
+
+/* objsubid of our lock tags; 1 and 2 are the advisory lock functions' */
+#define ORIGIN_LOCK_SUBID 3
+
+static KeptPlan origin_plan = {
+	"SELECT origin_no FROM acme_outbox.outbox_origin WHERE origin = $1",
+	1, {TEXTOID}
+};
+
+static KeptPlan lock_plan = {
+	"SELECT 1 FROM acme_outbox.outbox_entry WHERE ctid = $1 FOR NO KEY UPDATE SKIP LOCKED",
+	1, {TIDOID}
+};
+
+#define MARK_ENTRIES \
+	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHING', claim_id = $2," \
+	" next_attempt_at = NULL, hold_reason = NULL WHERE ctid = ANY ($1) AND status = "
+#define CLAIMED_COLUMNS \
+	" RETURNING claim_id, id, event_id, entry_type, event_name, topic, routing_key," \
+	" message_key, tenant_id, trace_id, traceparent, headers::text, payload, created_at," \
+	" attempts::integer, lanes_done, NOT (topic = ANY ($3)), last_error"
+#define MARK_TYPES {TIDARRAYOID, INT8OID, TEXTARRAYOID}
+#define CLAIMED_ID 2
+
+static KeptPlan mark_pending_plan = {
+	MARK_ENTRIES "'PENDING'" CLAIMED_COLUMNS, 3, MARK_TYPES
+};
+
+static KeptPlan mark_failed_plan = {
+	MARK_ENTRIES "'FAILED'" CLAIMED_COLUMNS, 3, MARK_TYPES
+};
+
+static KeptPlan optional_topics_plan = {
+	"SELECT coalesce(array_agg(topic), '{}') FROM acme_outbox.topic_policy WHERE NOT mandatory",
+	0, {0}
+};
+
+static KeptPlan hold_plan = {
+	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = 'infinity', hold_reason = 'KEY'"
+	" WHERE ctid = ANY ($1) AND status = 'PENDING' RETURNING id",
+	1, {TIDARRAYOID}
+};
+
+static KeptPlan claim_row_plan = {
+	"INSERT INTO acme_outbox.outbox_claim (claim_id, origin, epoch, claimed_by, claimed_at, ids)"
+	" VALUES ($1, $2, $3, $4, clock_timestamp(), $5)",
+	5, {INT8OID, TEXTOID, INT8OID, TEXTOID, INT8ARRAYOID}
+};
+
+/* ---- rows offered by the lanes ---- */
+
+void
+row_list_init(RowList *list, int room)
+{
+	list->room = Max(room, 1);
+	list->count = 0;
+	list->tids = palloc(sizeof(ItemPointerData) * list->room);
+	list->ids = palloc(sizeof(int64) * list->room);
+}
+
+static void
+row_list_add_row(RowList *list, ItemPointer tid, int64 id)
+{
+	if (list->count == list->room)
+	{
+		list->room *= 2;
+		list->tids = repalloc(list->tids, sizeof(ItemPointerData) * list->room);
+		list->ids = repalloc(list->ids, sizeof(int64) * list->room);
+	}
+	list->tids[list->count] = *tid;
+	list->ids[list->count++] = id;
+}
+
+void
+row_list_add(RowList *list, TupleTableSlot *slot)
+{
+	row_list_add_row(list, &slot->tts_tid, entry_int64(slot, ENTRY_ID));
+}
+
+static bool
+row_list_contains(const RowList *list, int64 id)
+{
+	int			i;
+
+	for (i = 0; i < list->count; i++)
+		if (list->ids[i] == id)
+			return true;
+	return false;
+}
+
+bool
+claim_is_full(const Claim *claim)
+{
+	return claim->rows_left == 0 || claim->bytes_left <= 0 || claim->holds_left == 0;
+}
+
+/* Only a row whose header is not clean costs an attempt to lock it. */
+static bool
+is_locked(TupleTableSlot *slot)
+{
+	Datum		tid = PointerGetDatum(&slot->tts_tid);
+
+	return entry_maybe_locked(slot) &&
+		plan_run(&lock_plan, &tid, NULL, SPI_OK_SELECT) == 0;
+}
+
+static Offer
+hold_back(Claim *claim, TupleTableSlot *slot)
+{
+	if (claim->holds_left == 0)
+		return OFFER_NO_ROOM;
+	if (is_locked(slot))
+		return OFFER_LOCKED;
+	row_list_add(&claim->held, slot);
+	claim->holds_left--;
+	return OFFER_HELD;
+}
+
+/* At least one row is taken, however large. */
+Offer
+claim_offer(Claim *claim, TupleTableSlot *slot, bool must_wait)
+{
+	int64		bytes;
+
+	if (must_wait)
+		return hold_back(claim, slot);
+	bytes = (int64) entry_bytes(slot);
+	if (claim->rows_left == 0 ||
+		(bytes > claim->bytes_left && claim->taken.count > 0))
+		return OFFER_NO_ROOM;
+	if (is_locked(slot))
+		return OFFER_LOCKED;
+	row_list_add(&claim->taken, slot);
+	claim->rows_left--;
+	claim->bytes_left -= bytes;
+	return OFFER_TAKEN;
+}
+
+/* ---- before the lanes ---- */
+
+static void
+check_arguments(int max_rows, int64 max_bytes)
+{
+	if (max_rows < 1 || max_rows > MAX_CLAIM_ROWS || max_bytes < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_rows is from 1 to %d and max_bytes at least 1",
+						MAX_CLAIM_ROWS)));
+}
+
+/*
+ * READ COMMITTED, because S must be taken after the origin's lock.  The commit must
+ * be flushed, whatever the session prefers.
+ */
+static void
+check_transaction(void)
+{
+	PreventCommandIfReadOnly("claim()");
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_CLAIM_CONTEXT),
+				 errmsg("claim must run at isolation level READ COMMITTED"),
+				 errhint("Call it as a single statement outside a transaction block.")));
+	if (synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
+		(void) set_config_option("synchronous_commit", "on", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/* False: a peer holds it, nothing to do this cycle. */
+static bool
+lock_origin(const char *origin)
+{
+	Datum		arg = CStringGetTextDatum(origin);
+	bool		isnull;
+	LOCKTAG		tag;
+	Oid			relation;
+	int32		number;
+
+	if (plan_run(&origin_plan, &arg, NULL, SPI_OK_SELECT) == 0)
+		return false;
+	number = DatumGetInt32(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+										 1, &isnull));
+	relation = get_relname_relid("outbox_origin", get_namespace_oid(ACME_OUTBOX_SCHEMA, false));
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, relation, (uint32) number, ORIGIN_LOCK_SUBID);
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+claim_begin(Claim *claim, const Lease *lease, int max_rows, int64 max_bytes)
+{
+	memset(claim, 0, sizeof(*claim));
+	claim->rows_left = max_rows;
+	claim->bytes_left = max_bytes;
+	claim->holds_left = MAX_HELD_ROWS;
+	row_list_init(&claim->taken, max_rows);
+	row_list_init(&claim->held, 16);
+	row_list_init(&claim->skipped, 16);
+	entries_open(&claim->table, lease->origin);
+}
+
+/* Under S: the cursor, and whose keys are in flight elsewhere. */
+static void
+claim_look(Claim *claim, const Lease *lease, const ArrayType *left_open)
+{
+	entries_take_snapshot(&claim->table);
+	claim->now = xid_set_current(claim->table.snapshot);
+	keyorder_begin(&claim->order, &claim->table, GetCurrentTimestamp());
+	cursor_read(lease->origin, claim->now, &claim->cursor);
+	takeover_block_keys(&claim->order, left_open);
+}
+
+/* ---- after the lanes ---- */
+
+static int64
+new_claim_id(void)
+{
+	int64		id;
+
+	if (!pg_strong_random(&id, sizeof(id)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	return (id & PG_INT64_MAX) | 1;
+}
+
+static Datum
+optional_topics(void)
+{
+	bool		isnull;
+
+	plan_run(&optional_topics_plan, NULL, NULL, SPI_OK_SELECT);
+	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+}
+
+static int64
+tuple_id(HeapTuple row, TupleDesc desc)
+{
+	bool		isnull;
+
+	return DatumGetInt64(SPI_getbinval(row, desc, CLAIMED_ID, &isnull));
+}
+
+static int
+compare_tuples(const void *a, const void *b, void *desc)
+{
+	int64		x = tuple_id(*(HeapTuple *) a, desc);
+	int64		y = tuple_id(*(HeapTuple *) b, desc);
+
+	return x < y ? -1 : x > y ? 1 : 0;
+}
+
+static void
+write_claim_row(const Lease *lease, int64 claim_id, SPITupleTable *rows)
+{
+	int			n = (int) rows->numvals;
+	int64	   *ids = palloc(sizeof(int64) * Max(n, 1));
+	Datum		args[5];
+	int			i;
+
+	for (i = 0; i < n; i++)
+		ids[i] = tuple_id(rows->vals[i], rows->tupdesc);
+	args[0] = Int64GetDatum(claim_id);
+	args[1] = CStringGetTextDatum(lease->origin);
+	args[2] = Int64GetDatum(lease->epoch);
+	args[3] = CStringGetTextDatum(lease->relay);
+	args[4] = PointerGetDatum(int64_array(ids, n));
+	plan_run(&claim_row_plan, args, NULL, SPI_OK_INSERT);
+}
+
+/* Marks the taken rows and returns them in id order. */
+static SPITupleTable *
+mark_taken(Claim *claim, const Lease *lease, KeptPlan *mark)
+{
+	int64		claim_id = new_claim_id();
+	Datum		args[3];
+	SPITupleTable *rows;
+
+	args[0] = PointerGetDatum(tid_array(claim->taken.tids, claim->taken.count));
+	args[1] = Int64GetDatum(claim_id);
+	args[2] = optional_topics();
+	plan_run(mark, args, NULL, SPI_OK_UPDATE_RETURNING);
+	rows = SPI_tuptable;
+	qsort_arg(rows->vals, rows->numvals, sizeof(HeapTuple), compare_tuples, rows->tupdesc);
+	if (rows->numvals > 0)
+		write_claim_row(lease, claim_id, rows);
+	return rows;
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y ? 1 : 0;
+}
+
+/*
+ * A row that was changed by someone between S and our update was not marked.  The
+ * cursor has passed it, so it is remembered and looked at again.
+ */
+static void
+remember_missed(Claim *claim, const RowList *wanted, SPITupleTable *got, int id_column)
+{
+	int64	   *ids;
+	uint64		i;
+	bool		isnull;
+	int			w;
+
+	if (wanted->count == (int) got->numvals)
+		return;
+	ids = palloc(sizeof(int64) * Max(got->numvals, 1));
+	for (i = 0; i < got->numvals; i++)
+		ids[i] = DatumGetInt64(SPI_getbinval(got->vals[i], got->tupdesc, id_column, &isnull));
+	qsort(ids, got->numvals, sizeof(int64), compare_ids);
+	for (w = 0; w < wanted->count; w++)
+		if (bsearch(&wanted->ids[w], ids, got->numvals, sizeof(int64), compare_ids) == NULL &&
+			!row_list_contains(&claim->skipped, wanted->ids[w]))
+			row_list_add_row(&claim->skipped, &wanted->tids[w], wanted->ids[w]);
+	claim->cursor_moved = true;
+}
+
+static void
+mark_held(Claim *claim)
+{
+	Datum		tids;
+
+	if (claim->held.count == 0)
+		return;
+	tids = PointerGetDatum(tid_array(claim->held.tids, claim->held.count));
+	plan_run(&hold_plan, &tids, NULL, SPI_OK_UPDATE_RETURNING);
+	remember_missed(claim, &claim->held, SPI_tuptable, 1);
+}
+
+static void
+move_cursor(Claim *claim, const Lease *lease)
+{
+	if (!claim->cursor_moved && claim->taken.count == 0 && claim->held.count == 0)
+		return;
+	claim->cursor.skipped = claim->skipped.ids;
+	claim->cursor.nskipped = claim->skipped.count;
+	qsort(claim->cursor.skipped, claim->cursor.nskipped, sizeof(int64), compare_ids);
+	cursor_write(lease->origin, &claim->cursor);
+}
+
+static void
+report_full_lists(const Claim *claim, const Lease *lease)
+{
+	if (claim->skipped.count >= guc_skipped_rows)
+		ereport(WARNING,
+				(errmsg("origin \"%s\" does not go on: %d of its entries are locked by other sessions",
+						lease->origin, claim->skipped.count),
+				 errhint("Find the sessions that hold row locks on acme_outbox.outbox_entry in pg_locks, or raise acme_outbox.skipped_rows.")));
+	/* many held back, none handed out: have the relay come again at once */
+	if (claim->holds_left == 0 && claim->taken.count == 0)
+		Async_Notify("acme_outbox", lease->origin);
+}
+
+static void
+return_rows(FunctionCallInfo fcinfo, SPITupleTable *rows)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	uint64		i;
+
+	for (i = 0; i < rows->numvals; i++)
+		tuplestore_puttuple(rsinfo->setResult, rows->vals[i]);
+}
+
+/* ---- the two functions ---- */
+
+static void
+claim_pending(FunctionCallInfo fcinfo, const Lease *lease, int max_rows, int64 max_bytes)
+{
+	ArrayType  *left_open = takeover_release(lease);
+	Claim		claim;
+
+	claim_begin(&claim, lease, max_rows, max_bytes);
+	claim_look(&claim, lease, left_open);
+	if (claim.cursor.is_new && takeover_release_orphans(lease) > 0)
+		claim_look(&claim, lease, left_open);
+
+	lane_skipped(&claim);
+	lane_due(&claim, Max(max_rows / 2, 1));
+	if (lane_late(&claim))
+		lane_fresh(&claim);
+
+	if (claim.taken.count > 0)
+	{
+		SPITupleTable *rows = mark_taken(&claim, lease, &mark_pending_plan);
+
+		remember_missed(&claim, &claim.taken, rows, CLAIMED_ID);
+		return_rows(fcinfo, rows);
+	}
+	mark_held(&claim);
+	move_cursor(&claim, lease);
+	report_full_lists(&claim, lease);
+	entries_close(&claim.table);
+}
+
+/* The dead-letter lane: FAILED entries, oldest failure first (G 6.3). */
+static void
+claim_failed(FunctionCallInfo fcinfo, const Lease *lease, int max_rows)
+{
+	Claim		claim;
+	EntryScan	scan;
+	int64		now = GetCurrentTimestamp();
+
+	claim_begin(&claim, lease, max_rows, PG_INT64_MAX);
+	entries_take_snapshot(&claim.table);
+	entry_scan_begin(&scan, &claim.table, INDEX_FAILED, NULL, 0);
+	while (!claim_is_full(&claim) && entry_scan_next(&scan))
+	{
+		int64		next = entry_int64(scan.slot, ENTRY_NEXT_ATTEMPT_AT);
+
+		if (entry_enum(scan.slot, ENTRY_STATUS) == claim.table.status_failed &&
+			(entry_is_null(scan.slot, ENTRY_NEXT_ATTEMPT_AT) || next <= now ||
+			 next == DT_NOEND))
+			(void) claim_offer(&claim, scan.slot, false);
+	}
+	entry_scan_end(&scan);
+	if (claim.taken.count > 0)
+		return_rows(fcinfo, mark_taken(&claim, lease, &mark_failed_plan));
+	entries_close(&claim.table);
+}
+
+/* Locks and fences; false: another session of this origin claims right now. */
+static bool
+enter(FunctionCallInfo fcinfo, int max_rows, int64 max_bytes, Lease *lease)
+{
+	const char *origin = text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	check_arguments(max_rows, max_bytes);
+	check_transaction();
+	InitMaterializedSRF(fcinfo, 0);
+	SPI_connect();
+	lease_check_grant(origin);
+	if (!lock_origin(origin))
+	{
+		lease_require(origin, PG_GETARG_INT64(1), lease);
+		return false;
+	}
+	lease_require(origin, PG_GETARG_INT64(1), lease);
+	return true;
+}
+
+Datum
+acme_outbox_claim(PG_FUNCTION_ARGS)
+{
+	Lease		lease;
+
+	if (enter(fcinfo, PG_GETARG_INT32(2), PG_GETARG_INT64(3), &lease))
+		claim_pending(fcinfo, &lease, PG_GETARG_INT32(2), PG_GETARG_INT64(3));
+	SPI_finish();
+	PG_RETURN_NULL();
+}
+
+Datum
+acme_outbox_claim_failed(PG_FUNCTION_ARGS)
+{
+	Lease		lease;
+
+	if (enter(fcinfo, PG_GETARG_INT32(2), PG_INT64_MAX, &lease))
+		claim_failed(fcinfo, &lease, PG_GETARG_INT32(2));
+	SPI_finish();
+	PG_RETURN_NULL();
+}

@@ -1,0 +1,56 @@
+/*
+ * claim.h
+ *		What a claim gathers, shared by its lanes.
+ */
+#ifndef ACME_OUTBOX_CLAIM_H
+#define ACME_OUTBOX_CLAIM_H
+
+#include "cursor.h"
+#include "entries.h"
+#include "keyorder.h"
+
+typedef struct RowList
+{
+	ItemPointerData *tids;
+	int64	   *ids;
+	int			count;
+	int			room;
+} RowList;
+
+/* One claim under way. */
+typedef struct Claim
+{
+	EntryTable	table;
+	XidSet	   *now;			/* the snapshot S as xids */
+	Cursor		cursor;
+	bool		cursor_moved;
+	KeyOrder	order;
+	int			rows_left;
+	int64		bytes_left;
+	int			holds_left;
+	RowList		taken;			/* become PUBLISHING */
+	RowList		held;			/* wait for their key */
+	RowList		skipped;		/* locked; remembered in the cursor */
+} Claim;
+
+/* What became of a row that a lane offered. */
+typedef enum Offer
+{
+	OFFER_TAKEN,
+	OFFER_HELD,
+	OFFER_LOCKED,
+	OFFER_NO_ROOM				/* the batch is full: stop before this row */
+} Offer;
+
+extern void row_list_init(RowList *list, int room);
+extern void row_list_add(RowList *list, TupleTableSlot *slot);
+
+extern bool claim_is_full(const Claim *claim);
+extern Offer claim_offer(Claim *claim, TupleTableSlot *slot, bool must_wait);
+
+extern void lane_skipped(Claim *claim);
+extern void lane_due(Claim *claim, int max_rows);
+extern bool lane_late(Claim *claim);
+extern void lane_fresh(Claim *claim);
+
+#endif							/* ACME_OUTBOX_CLAIM_H */

@@ -1,0 +1,251 @@
+/*
+ * entries.c
+ *		Reads outbox_entry by named index, without asking the planner.
+ *
+ * What to scan, and in which order, is decided here and not by statistics: the
+ * claim must cost the same on the first day and after a bad ANALYZE.  Scans only
+ * read; every change goes through a kept plan that addresses rows by ctid.  All
+ * scans of one EntryTable share one registered snapshot.
+ */
+#include "acme_outbox.h"
+
+#include "access/detoast.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_enum.h"
+#include "catalog/pg_type.h"
+#include "entries.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#define MAX_CONDITIONS 4
+
+/* what a claimed row costs in the relay besides its payload */
+#define ENTRY_OVERHEAD_BYTES 256
+
+static Oid
+relation_oid(const char *name)
+{
+	Oid			schema = get_namespace_oid(ACME_OUTBOX_SCHEMA, false);
+	Oid			oid = get_relname_relid(name, schema);
+
+	if (!OidIsValid(oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"" ACME_OUTBOX_SCHEMA ".%s\" does not exist", name),
+				 errhint("Restore it as CREATE EXTENSION acme_outbox makes it.")));
+	return oid;
+}
+
+static Oid
+enum_value(const char *type_name, const char *label)
+{
+	Oid			schema = get_namespace_oid(ACME_OUTBOX_SCHEMA, false);
+	Oid			type = GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
+									   CStringGetDatum(type_name),
+									   ObjectIdGetDatum(schema));
+	Oid			value = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,
+										ObjectIdGetDatum(type),
+										CStringGetDatum(label));
+
+	if (!OidIsValid(value))
+		elog(ERROR, "enum value %s.%s does not exist", type_name, label);
+	return value;
+}
+
+void
+entries_open(EntryTable *table, const char *origin)
+{
+	table->heap = table_open(relation_oid("outbox_entry"), RowExclusiveLock);
+	table->origin = CStringGetTextDatum(origin);
+	table->snapshot = NULL;
+	table->status_pending = enum_value("entry_status", "PENDING");
+	table->status_failed = enum_value("entry_status", "FAILED");
+	table->hold_key = enum_value("hold_reason", "KEY");
+	table->hold_scheduled = enum_value("hold_reason", "SCHEDULED");
+}
+
+/* A new snapshot that also sees what this transaction did so far. */
+void
+entries_take_snapshot(EntryTable *table)
+{
+	if (table->snapshot != NULL)
+		UnregisterSnapshot(table->snapshot);
+	CommandCounterIncrement();
+	table->snapshot = RegisterSnapshot(GetLatestSnapshot());
+}
+
+void
+entries_close(EntryTable *table)
+{
+	if (table->snapshot != NULL)
+		UnregisterSnapshot(table->snapshot);
+	table->snapshot = NULL;
+	table_close(table->heap, NoLock);
+}
+
+static void
+init_key(ScanKey key, Relation index, const EntryCondition *condition)
+{
+	ScanKeyEntryInitialize(key, 0, condition->column, condition->strategy,
+						   InvalidOid,
+						   index->rd_indcollation[condition->column - 1],
+						   condition->procedure, condition->value);
+}
+
+void
+entry_scan_begin(EntryScan *scan, EntryTable *table, const char *index_name,
+				 const EntryCondition *conditions, int n)
+{
+	EntryCondition of_origin = {1, BTEqualStrategyNumber, F_TEXTEQ, table->origin};
+	ScanKeyData keys[MAX_CONDITIONS + 1];
+	int			i;
+
+	Assert(n <= MAX_CONDITIONS);
+	scan->index = index_open(relation_oid(index_name), AccessShareLock);
+	init_key(&keys[0], scan->index, &of_origin);
+	for (i = 0; i < n; i++)
+		init_key(&keys[i + 1], scan->index, &conditions[i]);
+	scan->slot = table_slot_create(table->heap, NULL);
+	scan->desc = index_beginscan(table->heap, scan->index, table->snapshot, n + 1, 0);
+	index_rescan(scan->desc, keys, n + 1, NULL, 0);
+}
+
+bool
+entry_scan_next(EntryScan *scan)
+{
+	CHECK_FOR_INTERRUPTS();
+	return index_getnext_slot(scan->desc, ForwardScanDirection, scan->slot);
+}
+
+void
+entry_scan_end(EntryScan *scan)
+{
+	index_endscan(scan->desc);
+	ExecDropSingleTupleTableSlot(scan->slot);
+	index_close(scan->index, AccessShareLock);
+}
+
+/* Finds one row by its id; the caller ends the scan whatever the result. */
+bool
+entry_find(EntryTable *table, int64 id, EntryScan *scan)
+{
+	EntryCondition by_id = {2, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id)};
+
+	entry_scan_begin(scan, table, INDEX_PKEY, &by_id, 1);
+	return entry_scan_next(scan);
+}
+
+int64
+entry_int64(TupleTableSlot *slot, AttrNumber column)
+{
+	bool		isnull;
+
+	return DatumGetInt64(slot_getattr(slot, column, &isnull));
+}
+
+Oid
+entry_enum(TupleTableSlot *slot, AttrNumber column)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(slot, column, &isnull);
+
+	return isnull ? InvalidOid : DatumGetObjectId(value);
+}
+
+bool
+entry_is_null(TupleTableSlot *slot, AttrNumber column)
+{
+	bool		isnull;
+
+	(void) slot_getattr(slot, column, &isnull);
+	return isnull;
+}
+
+char *
+entry_string(TupleTableSlot *slot, AttrNumber column)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(slot, column, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+/* The row's size in the relay, without reading a payload that is stored apart. */
+Size
+entry_bytes(TupleTableSlot *slot)
+{
+	bool		isnull;
+	Datum		payload = slot_getattr(slot, ENTRY_PAYLOAD, &isnull);
+
+	return toast_raw_datum_size(payload) + ENTRY_OVERHEAD_BYTES;
+}
+
+/*
+ * Nobody has locked or replaced the row, as far as its header tells without a look
+ * at the transaction: false is certain at this moment, true needs a real attempt.
+ */
+bool
+entry_maybe_locked(TupleTableSlot *slot)
+{
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+
+	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
+}
+
+ArrayType *
+tid_array(const ItemPointerData *tids, int n)
+{
+	Datum	   *values = palloc(sizeof(Datum) * Max(n, 1));
+	int			i;
+
+	for (i = 0; i < n; i++)
+		values[i] = PointerGetDatum(&tids[i]);
+	return construct_array(values, n, TIDOID, sizeof(ItemPointerData), false,
+						   TYPALIGN_SHORT);
+}
+
+ArrayType *
+int64_array(const int64 *values, int n)
+{
+	Datum	   *datums = palloc(sizeof(Datum) * Max(n, 1));
+	int			i;
+
+	for (i = 0; i < n; i++)
+		datums[i] = Int64GetDatum(values[i]);
+	return construct_array(datums, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+						   TYPALIGN_DOUBLE);
+}
+
+/* Its elements as C values; nulls are not expected by any caller. */
+int64 *
+int64_array_values(ArrayType *array, int *n)
+{
+	Datum	   *datums;
+	bool	   *nulls;
+	int64	   *values;
+	int			i;
+
+	deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, &datums, &nulls, n);
+	values = palloc(sizeof(int64) * Max(*n, 1));
+	for (i = 0; i < *n; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("array of ids must not contain nulls")));
+		values[i] = DatumGetInt64(datums[i]);
+	}
+	return values;
+}

@@ -1,0 +1,181 @@
+/*
+ * keyorder.c
+ *		Which entries must wait for an earlier one of their key (docs/design.md 4.2).
+ *
+ * The index outbox_entry_waiting_key holds just the waiting rows, by key and id.
+ * A row must wait while a row of its key with a lower id waits and is not taken by the
+ * same claim, is locked by someone, or is in flight under another epoch.
+ *
+ * Every held row has such a cause, and whoever ends a cause for good wakes the
+ * key: its lowest waiting row, if held only by its key, becomes due.  The claim's due
+ * lane then takes the whole run that follows, so one update wakes any number of rows.
+ *
+ * On the normal path no row waits, and none of this costs more than one look into an
+ * empty index per claim.
+ */
+#include "acme_outbox.h"
+
+#include "access/stratnum.h"
+#include "catalog/pg_type.h"
+#include "keyorder.h"
+#include "plans.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/timestamp.h"
+
+static KeptPlan wake_plan = {
+	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = $2"
+	" WHERE ctid = ANY (ARRAY(SELECT ctid FROM acme_outbox.outbox_entry WHERE ctid = $1"
+	" AND status = 'PENDING' AND hold_reason = 'KEY' FOR NO KEY UPDATE SKIP LOCKED))",
+	2, {TIDOID, TIMESTAMPTZOID}
+};
+
+/* Any keyed row of the origin waiting? (message_key > '' excludes NULL keys) */
+bool
+keyorder_any_waiting(EntryTable *table)
+{
+	EntryCondition keyed = {2, BTGreaterStrategyNumber, F_TEXT_GT,
+	CStringGetTextDatum("")};
+	EntryScan	scan;
+	bool		found;
+
+	entry_scan_begin(&scan, table, INDEX_WAITING_KEY, &keyed, 1);
+	found = entry_scan_next(&scan);
+	entry_scan_end(&scan);
+	return found;
+}
+
+void
+keyorder_begin(KeyOrder *order, EntryTable *table, int64 now)
+{
+	HASHCTL		ctl = {0};
+
+	ctl.keysize = sizeof(((KeyState *) 0)->key);
+	ctl.entrysize = sizeof(KeyState);
+	ctl.hcxt = CurrentMemoryContext;
+	order->table = table;
+	order->now = now;
+	order->keys = hash_create("acme_outbox keys", 256, &ctl,
+							  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	order->any_waiting = keyorder_any_waiting(table);
+	order->any_blocked = false;
+}
+
+KeyState *
+keyorder_state(KeyOrder *order, const char *key)
+{
+	bool		found;
+	KeyState   *state = hash_search(order->keys, key, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		state->barrier = NOTHING_BLOCKS;
+		state->first_waiting = NOTHING_BLOCKS;
+		state->probed = state->run_taken = state->run_cut = false;
+	}
+	return state;
+}
+
+/* Rows of the key after id must wait: that row is locked or in flight elsewhere. */
+void
+keyorder_block(KeyOrder *order, const char *key, int64 id)
+{
+	KeyState   *state;
+
+	if (key == NULL)
+		return;
+	state = keyorder_state(order, key);
+	state->barrier = Min(state->barrier, id);
+	order->any_blocked = true;
+}
+
+void
+keyorder_scan_begin(EntryScan *scan, EntryTable *table, const char *key)
+{
+	EntryCondition of_key = {2, BTEqualStrategyNumber, F_TEXTEQ,
+	CStringGetTextDatum(key)};
+
+	entry_scan_begin(scan, table, INDEX_WAITING_KEY, &of_key, 1);
+}
+
+WaitKind
+keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now)
+{
+	Oid			status = entry_enum(slot, ENTRY_STATUS);
+	Oid			reason = entry_enum(slot, ENTRY_HOLD_REASON);
+	int64		due = entry_int64(slot, ENTRY_NEXT_ATTEMPT_AT);
+
+	/* FAILED under failed_key_policy = block stays here until it is resolved */
+	if (status == table->status_failed && due == DT_NOEND)
+		return WAIT_NOT_DUE;
+	if (status != table->status_pending)
+		return WAIT_ASIDE;
+	if (due <= now || (due == DT_NOEND && reason == table->hold_key))
+		return WAIT_READY;
+	return reason == table->hold_scheduled ? WAIT_ASIDE : WAIT_NOT_DUE;
+}
+
+static void
+probe(KeyOrder *order, KeyState *state)
+{
+	EntryScan	scan;
+
+	keyorder_scan_begin(&scan, order->table, state->key);
+	while (entry_scan_next(&scan))
+	{
+		if (keyorder_classify(order->table, scan.slot, order->now) == WAIT_ASIDE)
+			continue;
+		state->first_waiting = entry_int64(scan.slot, ENTRY_ID);
+		break;
+	}
+	entry_scan_end(&scan);
+	state->probed = true;
+}
+
+/* For rows that do not wait yet: the skipped, late and fresh lanes. */
+bool
+keyorder_must_wait(KeyOrder *order, const char *key, int64 id)
+{
+	KeyState   *state;
+
+	if (key == NULL || !(order->any_waiting || order->any_blocked))
+		return false;
+	state = keyorder_state(order, key);
+	if (order->any_waiting && !state->probed)
+		probe(order, state);
+	return id > state->barrier || id > state->first_waiting;
+}
+
+/*
+ * A row of the key is out of the way for good: lets the lowest waiting one go, if
+ * only its key holds it.  Inside an SPI connection; true if a row was woken.
+ */
+bool
+keyorder_wake(EntryTable *table, const char *key, int64 now)
+{
+	EntryScan	scan;
+	ItemPointerData tid;
+	bool		held = false;
+
+	keyorder_scan_begin(&scan, table, key);
+	while (entry_scan_next(&scan))
+	{
+		WaitKind	kind = keyorder_classify(table, scan.slot, now);
+
+		if (kind == WAIT_ASIDE)
+			continue;
+		held = kind == WAIT_READY &&
+			entry_int64(scan.slot, ENTRY_NEXT_ATTEMPT_AT) == DT_NOEND;
+		tid = scan.slot->tts_tid;
+		break;
+	}
+	entry_scan_end(&scan);
+
+	if (held)
+	{
+		Datum		args[] = {PointerGetDatum(&tid), TimestampTzGetDatum(now)};
+
+		return plan_run(&wake_plan, args, NULL, SPI_OK_UPDATE) == 1;
+	}
+	return false;
+}

@@ -1,0 +1,21 @@
+/*
+ * lease.h
+ *		The right to be the active relay of an origin.
+ */
+#ifndef ACME_OUTBOX_LEASE_H
+#define ACME_OUTBOX_LEASE_H
+
+typedef struct Lease
+{
+	char	   *origin;
+	char	   *relay;
+	int64		epoch;
+	bool		takeover_pending;	/* older epochs may have left claims open */
+} Lease;
+
+extern void lease_check_grant(const char *origin);
+extern bool lease_current(const char *origin, Lease *lease);
+extern void lease_require(const char *origin, int64 epoch, Lease *lease);
+extern void lease_of_epoch(int64 epoch, Lease *lease);
+
+#endif							/* ACME_OUTBOX_LEASE_H */

@@ -1,0 +1,299 @@
+/*
+ * publish.c
+ *		Writes an event or job into the outbox, in the caller's transaction (P 1, G 4).
+ *
+ * The one door into outbox_entry.  Everything is checked before anything is
+ * stored, then one kept INSERT writes the row; no lock is shared with another
+ * publisher and nothing is notified.  The row carries the top-level transaction's
+ * xid, by which the claim finds it however late it commits (docs/design.md 4).
+ *
+ * An event id given by the caller makes publishing repeatable: the same id with
+ * the same topic, routing key, event name and payload is a no-op; with anything
+ * else it is an error, since one id must not name two events.
+ */
+#include "acme_outbox.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "common/cryptohash.h"
+#include "common/sha2.h"
+#include "envelope.h"
+#include "executor/spi.h"
+#include "guc.h"
+#include "headers.h"
+#include "miscadmin.h"
+#include "plans.h"
+#include "publish.h"
+#include "trace.h"
+#include "utils/builtins.h"
+#include "utils/xid8.h"
+#include "wake.h"
+
+/* parameters of both INSERTs */
+enum
+{
+	P_XID, P_CREATED_AT, P_EVENT_ID, P_JOB, P_ORIGIN, P_TOPIC, P_ROUTING_KEY,
+	P_MESSAGE_KEY, P_EVENT_NAME, P_TENANT_ID, P_TRACE_ID, P_TRACEPARENT, P_HEADERS,
+	P_PAYLOAD, P_PAYLOAD_HASH, P_NOT_BEFORE, P_COUNT
+};
+
+#define INSERT_ENTRY \
+	"INSERT INTO acme_outbox.outbox_entry (xid, created_at, event_id, entry_type," \
+	" origin, topic, routing_key, message_key, event_name, tenant_id, trace_id," \
+	" traceparent, headers, payload, payload_hash, next_attempt_at, hold_reason)" \
+	" VALUES ($1, $2, $3, CASE WHEN $4 THEN 'JOB'::acme_outbox.entry_type" \
+	" ELSE 'DOMAIN_EVENT'::acme_outbox.entry_type END," \
+	" $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16," \
+	" CASE WHEN $16 IS NOT NULL THEN 'SCHEDULED'::acme_outbox.hold_reason END)"
+
+#define ENTRY_TYPES \
+	{XID8OID, TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID, TEXTOID, \
+	 TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, BYTEAOID, \
+	 TIMESTAMPTZOID}
+
+static KeptPlan insert_plan = {
+	INSERT_ENTRY, P_COUNT, ENTRY_TYPES
+};
+
+static KeptPlan insert_once_plan = {
+	INSERT_ENTRY " ON CONFLICT (event_id) DO NOTHING", P_COUNT, ENTRY_TYPES
+};
+
+static KeptPlan same_event_plan = {
+	"SELECT topic = $2 AND routing_key IS NOT DISTINCT FROM $3"
+	" AND event_name = $4 AND payload_hash IS NOT DISTINCT FROM $5"
+	" AND origin = $6"
+	" FROM acme_outbox.outbox_entry WHERE event_id = $1",
+	6, {UUIDOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, TEXTOID}
+};
+
+/* Who the event comes from is never an argument (G 3.2). */
+const char *
+publish_origin(void)
+{
+	const char *origin = guc_origin;
+
+	if (origin[0] == '\0')
+	{
+		if (guc_require_origin)
+			ereport(ERROR,
+					(errcode(ERRCODE_OX_ORIGIN),
+					 errmsg("acme_outbox.origin is not set"),
+					 errdetail("acme_outbox.require_origin is on."),
+					 errhint("An administrator names the service: ALTER ROLE role SET acme_outbox.origin = 'service'")));
+		origin = GetUserNameFromId(GetSessionUserId(), false);
+	}
+	if (strlen(origin) > MAX_SHORT_STRING)
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_ORIGIN),
+				 errmsg("acme_outbox.origin is longer than %d bytes", MAX_SHORT_STRING)));
+	return origin;
+}
+
+static void
+check_routing(const PublishRequest *request)
+{
+	if (request->topic == NULL || request->topic[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_ROUTING),
+				 errmsg("topic is %s", request->topic ? "empty" : "null"),
+				 errdetail("The topic is the exchange the event is published to."),
+				 errhint("The default exchange is named amq.default in permissions and cannot be a topic.")));
+	if (strlen(request->topic) > MAX_SHORT_STRING)
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_ROUTING),
+				 errmsg("topic is longer than %d bytes", MAX_SHORT_STRING)));
+	if (request->routing_key && strlen(request->routing_key) > MAX_SHORT_STRING)
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_ROUTING),
+				 errmsg("routing key is longer than %d bytes", MAX_SHORT_STRING)));
+}
+
+static void
+check_short(const char *name, const char *value)
+{
+	if (value != NULL && strlen(value) > MAX_SHORT_STRING)
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_ARGUMENT),
+				 errmsg("%s is longer than %d bytes", name, MAX_SHORT_STRING)));
+}
+
+/* No option exists yet; an unrecognized one must not be ignored silently. */
+static void
+check_options(Jsonb *options)
+{
+	if (options == NULL)
+		return;
+	if (!JB_ROOT_IS_OBJECT(options))
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_ARGUMENT),
+				 errmsg("options is not a JSON object")));
+	if (JB_ROOT_COUNT(options) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_ARGUMENT),
+				 errmsg("unrecognized option"),
+				 errdetail("This version has no options.")));
+}
+
+static void
+check_schedule(const PublishRequest *request)
+{
+	if (request->has_not_before && TIMESTAMP_NOT_FINITE(request->not_before))
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_ARGUMENT),
+				 errmsg("not_before is not a finite time")));
+}
+
+static void
+check_request(const PublishRequest *request)
+{
+	check_routing(request);
+	check_short("tenant_id", request->tenant_id);
+	if (request->headers)
+		headers_check(request->headers);
+	check_options(request->options);
+	check_schedule(request);
+}
+
+static bytea *
+payload_hash(const PublishRequest *request)
+{
+	bytea	   *hash = palloc(VARHDRSZ + PG_SHA256_DIGEST_LENGTH);
+	pg_cryptohash_ctx *ctx = pg_cryptohash_create(PG_SHA256);
+
+	if (pg_cryptohash_init(ctx) < 0 ||
+		pg_cryptohash_update(ctx, (const uint8 *) request->payload, request->payload_len) < 0 ||
+		pg_cryptohash_final(ctx, (uint8 *) VARDATA(hash), PG_SHA256_DIGEST_LENGTH) < 0)
+		elog(ERROR, "could not compute SHA-256: %s", pg_cryptohash_error(ctx));
+	pg_cryptohash_free(ctx);
+	SET_VARSIZE(hash, VARHDRSZ + PG_SHA256_DIGEST_LENGTH);
+	return hash;
+}
+
+static void
+set_text(Datum *values, char *nulls, int i, const char *value)
+{
+	if (value == NULL)
+		nulls[i] = 'n';
+	else
+		values[i] = CStringGetTextDatum(value);
+}
+
+/* Checks what goes into the envelope, and renders it. */
+static text *
+make_envelope(const PublishRequest *request, const Trace *trace,
+			  const char *origin, const pg_uuid_t *event_id, TimestampTz now)
+{
+	StringInfoData out;
+	Envelope	envelope = {
+		.event_id = *event_id,
+		.trace_id = trace->trace_id,
+		.schema_version = request->schema_version,
+		.origin = origin,
+		.created_at = now,
+		.locale = request->locale,
+		.aggregate = request->aggregate,
+		.event_name = request->event_name,
+		.kind = request->kind,
+		.payload = request->payload,
+		.payload_len = request->payload_len,
+	};
+
+	envelope_check(&envelope);
+	initStringInfo(&out);
+	appendStringInfoSpaces(&out, VARHDRSZ);
+	envelope_render(&out, &envelope);
+	SET_VARSIZE(out.data, out.len);
+	return (text *) out.data;
+}
+
+/* The id is taken: is it by the very same event? (safe to repeat) */
+static void
+check_same_event(const Datum *values, const char *nulls)
+{
+	Datum		args[] = {values[P_EVENT_ID], values[P_TOPIC], values[P_ROUTING_KEY],
+	values[P_EVENT_NAME], values[P_PAYLOAD_HASH], values[P_ORIGIN]};
+	char		arg_nulls[] = {' ', ' ', nulls[P_ROUTING_KEY], ' ', ' ', ' '};
+	bool		isnull;
+
+	plan_run(&same_event_plan, args, arg_nulls, SPI_OK_SELECT);
+	if (SPI_processed == 1 &&
+		DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+								   1, &isnull)))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OX_EVENT_ID_REUSE),
+			 errmsg("event id %s is in use by another event",
+					DatumGetCString(DirectFunctionCall1(uuid_out, values[P_EVENT_ID]))),
+			 errdetail("The same id is accepted again only with the same origin, topic, routing key, event name and payload."),
+			 errhint("Give each event an id of its own, or leave event_id out.")));
+}
+
+static void
+store(const PublishRequest *request, const Trace *trace, const char *origin,
+	  pg_uuid_t *event_id, text *envelope, TimestampTz now)
+{
+	Datum		values[P_COUNT] = {0};
+	char		nulls[P_COUNT];
+	bool		scheduled = request->has_not_before && request->not_before > now;
+
+	memset(nulls, ' ', sizeof(nulls));
+	values[P_XID] = FullTransactionIdGetDatum(GetTopFullTransactionId());
+	values[P_CREATED_AT] = TimestampTzGetDatum(now);
+	values[P_EVENT_ID] = UUIDPGetDatum(event_id);
+	values[P_JOB] = BoolGetDatum(request->job);
+	set_text(values, nulls, P_ORIGIN, origin);
+	set_text(values, nulls, P_TOPIC, request->topic);
+	set_text(values, nulls, P_ROUTING_KEY, request->routing_key);
+	set_text(values, nulls, P_MESSAGE_KEY, request->aggregate);
+	set_text(values, nulls, P_EVENT_NAME, request->event_name);
+	set_text(values, nulls, P_TENANT_ID, request->tenant_id);
+	set_text(values, nulls, P_TRACE_ID, trace->trace_id);
+	set_text(values, nulls, P_TRACEPARENT, trace->traceparent);
+	nulls[P_HEADERS] = request->headers ? ' ' : 'n';
+	values[P_HEADERS] = PointerGetDatum(request->headers);
+	values[P_PAYLOAD] = PointerGetDatum(envelope);
+	nulls[P_PAYLOAD_HASH] = request->event_id ? ' ' : 'n';
+	if (request->event_id)
+		values[P_PAYLOAD_HASH] = PointerGetDatum(payload_hash(request));
+	nulls[P_NOT_BEFORE] = scheduled ? ' ' : 'n';
+	values[P_NOT_BEFORE] = TimestampTzGetDatum(request->not_before);
+
+	if (request->event_id == NULL)
+		plan_run(&insert_plan, values, nulls, SPI_OK_INSERT);
+	else if (plan_run(&insert_once_plan, values, nulls, SPI_OK_INSERT) == 0)
+		check_same_event(values, nulls);
+}
+
+pg_uuid_t *
+publish_entry(PublishRequest *request)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	const char *origin;
+	pg_uuid_t  *event_id;
+	text	   *envelope;
+	Trace		trace;
+
+	if (request->tenant_id && request->tenant_id[0] == '\0')
+		request->tenant_id = NULL;
+	if (request->aggregate && request->aggregate[0] == '\0')
+		request->aggregate = NULL;
+	check_request(request);
+	origin = publish_origin();
+	trace_resolve(&trace, request->trace_id, request->traceparent);
+
+	event_id = palloc(sizeof(pg_uuid_t));
+	if (request->event_id)
+		*event_id = *request->event_id;
+	else
+		envelope_new_event_id(event_id, now);
+
+	envelope = make_envelope(request, &trace, origin, event_id, now);
+
+	SPI_connect();
+	store(request, &trace, origin, event_id, envelope, now);
+	SPI_finish();
+	wake_note_published(origin);
+	return event_id;
+}

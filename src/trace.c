@@ -1,0 +1,130 @@
+/*
+ * trace.c
+ *		Finds the trace context of an event; it is never empty (G 13.3).
+ *
+ * traceparent: the argument, else acme_outbox.traceparent.  trace_id: the argument
+ * (any business correlation id), else the traceparent's, else a new one.  Where
+ * there is no traceparent and the trace id is a W3C one, a traceparent is made from
+ * it, unsampled, so that consumers can continue the trace.
+ */
+#include "acme_outbox.h"
+
+#include "guc.h"
+#include "trace.h"
+
+static bool
+is_hex_run(const char *s, int len, bool zero_allowed)
+{
+	bool		zero = true;
+	int			i;
+
+	for (i = 0; i < len; i++)
+	{
+		if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'f')))
+			return false;
+		zero = zero && s[i] == '0';
+	}
+	return zero_allowed || !zero;
+}
+
+/* version "-" trace-id "-" parent-id "-" flags; later versions may add fields */
+static bool
+is_traceparent(const char *s)
+{
+	size_t		len = strlen(s);
+
+	if (len < TRACEPARENT_LEN || len > MAX_SHORT_STRING)
+		return false;
+	if (!is_hex_run(s, 2, true) || strncmp(s, "ff", 2) == 0)
+		return false;
+	if (s[2] != '-' || s[35] != '-' || s[52] != '-')
+		return false;
+	if (!is_hex_run(s + 3, TRACE_ID_LEN, false) ||
+		!is_hex_run(s + 36, 16, false) || !is_hex_run(s + 53, 2, true))
+		return false;
+	return len == TRACEPARENT_LEN ||
+		(strncmp(s, "00", 2) != 0 && s[TRACEPARENT_LEN] == '-');
+}
+
+static void
+random_hex(char *out, int digits)
+{
+	unsigned char bytes[TRACE_ID_LEN / 2];
+	int			i;
+
+	if (!pg_strong_random(bytes, digits / 2))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	for (i = 0; i < digits / 2; i++)
+		sprintf(out + 2 * i, "%02x", bytes[i]);
+}
+
+static const char *
+check_traceparent(const char *traceparent, const char *source)
+{
+	if (!is_traceparent(traceparent))
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_TRACE),
+				 errmsg("malformed traceparent in %s", source),
+				 errdetail("It reads version-traceid-parentid-flags in lower-case hexadecimal digits."),
+				 errhint("For example: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")));
+	return traceparent;
+}
+
+static const char *
+check_trace_id(const char *trace_id)
+{
+	if (trace_id[0] == '\0' || strlen(trace_id) > MAX_SHORT_STRING)
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_TRACE),
+				 errmsg("invalid trace_id"),
+				 errdetail("A trace id has 1 to %d bytes.", MAX_SHORT_STRING)));
+	return trace_id;
+}
+
+static const char *
+new_trace_id(void)
+{
+	char	   *id = palloc(TRACE_ID_LEN + 1);
+
+	random_hex(id, TRACE_ID_LEN);
+	return id;
+}
+
+static const char *
+make_traceparent(const char *trace_id)
+{
+	char	   *made;
+
+	if (strlen(trace_id) != TRACE_ID_LEN ||
+		!is_hex_run(trace_id, TRACE_ID_LEN, false))
+		return NULL;
+	made = palloc(TRACEPARENT_LEN + 1);
+	sprintf(made, "00-%s-", trace_id);
+	random_hex(made + 36, 16);
+	strcpy(made + 52, "-00");
+	return made;
+}
+
+void
+trace_resolve(Trace *trace, const char *trace_id, const char *traceparent)
+{
+	if (traceparent != NULL)
+		trace->traceparent = check_traceparent(traceparent, "argument traceparent");
+	else if (guc_traceparent[0] != '\0')
+		trace->traceparent = check_traceparent(guc_traceparent,
+											   "setting acme_outbox.traceparent");
+	else
+		trace->traceparent = NULL;
+
+	if (trace_id != NULL)
+		trace->trace_id = check_trace_id(trace_id);
+	else if (trace->traceparent != NULL)
+		trace->trace_id = pnstrdup(trace->traceparent + 3, TRACE_ID_LEN);
+	else
+		trace->trace_id = new_trace_id();
+
+	if (trace->traceparent == NULL)
+		trace->traceparent = make_traceparent(trace->trace_id);
+}

@@ -1,0 +1,76 @@
+/*
+ * triggers.c
+ *		What an operator's plain UPDATE or DELETE of an entry sets off.
+ *
+ * A row set to PENDING by hand lies behind the cursor: it becomes due.  A row that
+ * was finished or deleted by hand no longer holds its key.  The WHEN clauses in
+ * sql/30_triggers.sql keep both out of the normal path.
+ */
+#include "acme_outbox.h"
+
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "entries.h"
+#include "executor/spi.h"
+#include "keyorder.h"
+#include "plans.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(acme_outbox_entry_requeued);
+PG_FUNCTION_INFO_V1(acme_outbox_entry_finished);
+
+static KeptPlan requeue_plan = {
+	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp(),"
+	" hold_reason = 'RETRY', claim_id = NULL, failed_at = NULL"
+	" WHERE origin = $1 AND id = $2 AND status = 'PENDING' AND next_attempt_at IS NULL",
+	2, {TEXTOID, INT8OID}
+};
+
+static TriggerData *
+row_trigger(FunctionCallInfo fcinfo)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function was not called as a trigger")));
+	return (TriggerData *) fcinfo->context;
+}
+
+Datum
+acme_outbox_entry_requeued(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = row_trigger(fcinfo);
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	bool		isnull;
+	Datum		args[2];
+
+	SPI_connect();
+	args[0] = SPI_getbinval(trigger->tg_newtuple, desc, ENTRY_ORIGIN, &isnull);
+	args[1] = SPI_getbinval(trigger->tg_newtuple, desc, ENTRY_ID, &isnull);
+	plan_run(&requeue_plan, args, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	PG_RETURN_POINTER(NULL);
+}
+
+/* tg_trigtuple is the old row of an UPDATE and of a DELETE. */
+Datum
+acme_outbox_entry_finished(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = row_trigger(fcinfo);
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	char	   *origin;
+	char	   *key;
+	EntryTable	table;
+
+	SPI_connect();
+	origin = SPI_getvalue(trigger->tg_trigtuple, desc, ENTRY_ORIGIN);
+	key = SPI_getvalue(trigger->tg_trigtuple, desc, ENTRY_MESSAGE_KEY);
+	entries_open(&table, origin);
+	entries_take_snapshot(&table);
+	if (key != NULL)
+		keyorder_wake(&table, key, GetCurrentTimestamp());
+	entries_close(&table);
+	SPI_finish();
+	PG_RETURN_POINTER(NULL);
+}
