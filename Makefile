@@ -48,9 +48,9 @@ PGXS      := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 .DEFAULT_GOAL := all
 
 ifneq ($(wildcard $(PGXS)),)
-include $(PGXS)
 # No bitcode: it needs the very clang PostgreSQL was built with.
-override with_llvm = no
+override with_llvm := no
+include $(PGXS)
 else
 all install installcheck:
 	@echo "the development files of PostgreSQL 15 are missing; run: make deps" >&2
