@@ -36,7 +36,7 @@ typedef struct Reaping
 } Reaping;
 
 /* per origin with claims older than $1 seconds: how many, how old, whose, alive? */
-static Plan stuck_plan = {
+static KeptPlan stuck_plan = {
 	"SELECT c.origin, count(*),"
 	" date_trunc('second', clock_timestamp() - min(c.claimed_at))::text,"
 	" (array_agg(c.claimed_by ORDER BY c.claimed_at))[1],"
@@ -52,7 +52,7 @@ static Plan stuck_plan = {
 };
 
 /* PUBLISHING rows without a claim, among the $2 lowest and highest ids */
-static Plan lost_plan = {
+static KeptPlan lost_plan = {
 	"SELECT count(*), min(e.id) FROM ("
 	"(SELECT id, status, claim_id FROM acme_outbox.outbox_entry"
 	" WHERE origin = $1 ORDER BY origin, id LIMIT $2)"
@@ -64,7 +64,7 @@ static Plan lost_plan = {
 };
 
 /* claims older than $1 seconds with no live lease behind them */
-static Plan stranded_plan = {
+static KeptPlan stranded_plan = {
 	"SELECT c.claim_id, c.origin,"
 	" date_trunc('second', clock_timestamp() - c.claimed_at)::text"
 	" FROM acme_outbox.outbox_claim c"
@@ -75,20 +75,20 @@ static Plan stranded_plan = {
 	2, {INT4OID, INT4OID}
 };
 
-static Plan lock_claim_plan = {
+static KeptPlan lock_claim_plan = {
 	"SELECT FROM acme_outbox.outbox_claim WHERE claim_id = $1 FOR UPDATE SKIP LOCKED",
 	1, {INT8OID}
 };
 
 /* the claim's rows, at most $3, become FAILED; of a blocked key they go on waiting */
-static Plan fail_plan = {
+static KeptPlan fail_plan = {
 	"UPDATE acme_outbox.outbox_entry e SET status = 'FAILED', claim_id = NULL,"
 	" failed_at = coalesce(e.failed_at, clock_timestamp()), hold_reason = NULL,"
 	" next_attempt_at = CASE WHEN e.message_key IS NOT NULL AND coalesce("
 	" (SELECT t.failed_key_policy::text FROM acme_outbox.topic_policy t"
 	" WHERE t.topic = e.topic), $4) = 'block' THEN timestamptz 'infinity' END,"
 	" last_error = 'stranded in PUBLISHING for ' || $5 ||"
-	" ', never confirmed; reaper' || coalesce('; before that: ' || e.last_error, '')"
+	" ', never confirmed; reaper' || coalesce('; before that: ' || left(e.last_error, 900), '')"
 	" WHERE e.ctid = ANY (ARRAY("
 	" SELECT r.ctid FROM acme_outbox.outbox_claim c CROSS JOIN LATERAL unnest(c.ids) i (id)"
 	" JOIN acme_outbox.outbox_entry r ON r.origin = c.origin AND r.id = i.id"
@@ -99,7 +99,7 @@ static Plan fail_plan = {
 };
 
 /* what is left of the claim; it goes when nothing is */
-static Plan shrink_plan = {
+static KeptPlan shrink_plan = {
 	"UPDATE acme_outbox.outbox_claim c SET ids = ARRAY("
 	" SELECT r.id FROM unnest(c.ids) i (id)"
 	" JOIN acme_outbox.outbox_entry r ON r.origin = c.origin AND r.id = i.id"
@@ -108,7 +108,7 @@ static Plan shrink_plan = {
 	1, {INT8OID}
 };
 
-static Plan close_plan = {
+static KeptPlan close_plan = {
 	"DELETE FROM acme_outbox.outbox_claim WHERE claim_id = $1 AND cardinality(ids) = 0",
 	1, {INT8OID}
 };
@@ -117,7 +117,7 @@ static Plan close_plan = {
  * Lowest waiting row of each waiting key ($1 origin, at most $2 rows), where that
  * row is held only by its key and no row of the key is in flight or skipped: due.
  */
-static Plan wake_plan = {
+static KeptPlan wake_plan = {
 	"WITH RECURSIVE waiting (key) AS ("
 	" (SELECT e.message_key FROM acme_outbox.outbox_entry e"
 	" WHERE e.origin = $1 AND e.next_attempt_at IS NOT NULL AND e.message_key > ''"

@@ -1,0 +1,289 @@
+/*
+ * Views for operators and monitoring (docs/design.md 3, 4).
+ *
+ * All of them are cheap on a table with millions of published entries: what is not
+ * delivered yet lies ahead of the cursor, or in a partial index, or committed late,
+ * or is remembered in the cursor.  None scans the table.
+ */
+
+CREATE VIEW acme_outbox.outbox AS
+SELECT e.origin, e.id, e.event_id, e.status, e.hold_reason, e.entry_type, e.event_name,
+	   e.topic, e.routing_key, e.message_key, e.tenant_id, e.trace_id, e.traceparent,
+	   e.created_at, e.next_attempt_at, e.published_at, e.failed_at,
+	   e.attempts, e.holds, e.lanes_done, e.claim_id, c.claimed_by, c.claimed_at,
+	   e.last_error, e.headers, e.payload
+FROM acme_outbox.outbox_entry e
+LEFT JOIN acme_outbox.outbox_claim c ON c.claim_id = e.claim_id;
+
+COMMENT ON VIEW acme_outbox.outbox IS
+	'all entries, with the relay that has them in flight';
+COMMENT ON COLUMN acme_outbox.outbox.claimed_by IS 'relay that has the entry in flight';
+
+/*
+ * origin_position: per origin its newest cursor and its lease; an origin that was
+ * never relayed has neither.  The origins are skipped through on the primary key.
+ */
+CREATE VIEW acme_outbox.origin_position AS
+WITH RECURSIVE published (origin) AS (
+	(SELECT e.origin FROM acme_outbox.outbox_entry e ORDER BY e.origin LIMIT 1)
+	UNION ALL
+	SELECT (SELECT e.origin FROM acme_outbox.outbox_entry e
+			WHERE e.origin > p.origin ORDER BY e.origin LIMIT 1)
+	FROM published p
+	WHERE p.origin IS NOT NULL
+), known (origin) AS (
+	SELECT p.origin FROM published p WHERE p.origin IS NOT NULL
+	UNION
+	SELECT o.origin FROM acme_outbox.outbox_origin o
+)
+SELECT k.origin, c.last_id, c.seen, coalesce(c.skipped, '{}') AS skipped, c.moved_at,
+	   l.relay, l.epoch, l.renewed_at, l.expires_at,
+	   coalesce(l.expires_at > clock_timestamp(), false) AS lease_alive
+FROM known k
+LEFT JOIN acme_outbox.relay_lease l ON l.origin = k.origin
+LEFT JOIN LATERAL (
+	SELECT u.last_id, u.seen, u.skipped, u.moved_at
+	FROM acme_outbox.outbox_cursor u
+	WHERE u.origin = k.origin
+	ORDER BY u.position DESC
+	LIMIT 1) c ON true;
+
+COMMENT ON VIEW acme_outbox.origin_position IS
+	'per origin: newest cursor and lease; NULL where it was never relayed';
+
+/*
+ * outbox_backlog: one row per origin.
+ *
+ * Entries not claimed yet are ahead of the cursor, or committed after it passed
+ * their id (their transaction is not in "seen"), or were locked when it passed.
+ */
+CREATE VIEW acme_outbox.outbox_backlog AS
+SELECT o.origin,
+	   u.entries + w.waiting AS pending,
+	   clock_timestamp() - least(u.oldest, w.oldest, f.oldest) AS oldest_age,
+	   w.retry, w.unroutable, w.nacked, w.key_held, w.scheduled, w.paused,
+	   f.publishing, d.failed, w.next_due,
+	   o.relay, o.lease_alive AS relay_active, o.renewed_at AS relay_seen_at,
+	   o.expires_at AS lease_expires_at,
+	   cardinality(o.skipped) AS skipped,
+	   b.pid AS blocking_pid, clock_timestamp() - b.since AS blocking_age
+FROM acme_outbox.origin_position o
+CROSS JOIN LATERAL (
+	SELECT count(*) AS entries, min(r.created_at) AS oldest
+	FROM (
+		SELECT e.created_at
+		FROM acme_outbox.outbox_entry e
+		WHERE e.origin = o.origin
+		  AND e.id > coalesce(o.last_id, -9223372036854775808)
+		  AND e.status = 'PENDING' AND e.next_attempt_at IS NULL
+		UNION ALL
+		SELECT e.created_at
+		FROM acme_outbox.outbox_entry e
+		WHERE e.origin = o.origin
+		  AND e.xid >= pg_snapshot_xmax(o.seen)
+		  AND e.xid < pg_snapshot_xmax(pg_current_snapshot())
+		  AND e.id <= o.last_id AND e.id <> ALL (o.skipped)
+		  AND e.status = 'PENDING' AND e.next_attempt_at IS NULL
+		UNION ALL
+		SELECT e.created_at
+		FROM pg_snapshot_xip(o.seen) AS x (xid)
+		JOIN acme_outbox.outbox_entry e ON e.origin = o.origin AND e.xid = x.xid
+		WHERE e.id <= o.last_id AND e.id <> ALL (o.skipped)
+		  AND e.status = 'PENDING' AND e.next_attempt_at IS NULL
+		UNION ALL
+		SELECT e.created_at
+		FROM unnest(o.skipped) AS s (id)
+		JOIN acme_outbox.outbox_entry e ON e.origin = o.origin AND e.id = s.id
+		WHERE e.id <= o.last_id
+		  AND e.status = 'PENDING' AND e.next_attempt_at IS NULL) r) u
+CROSS JOIN LATERAL (
+	SELECT count(*) AS waiting,
+		   count(*) FILTER (WHERE e.hold_reason = 'RETRY') AS retry,
+		   count(*) FILTER (WHERE e.hold_reason = 'UNROUTABLE') AS unroutable,
+		   count(*) FILTER (WHERE e.hold_reason = 'NACKED') AS nacked,
+		   count(*) FILTER (WHERE e.hold_reason = 'KEY') AS key_held,
+		   count(*) FILTER (WHERE e.hold_reason = 'SCHEDULED') AS scheduled,
+		   count(*) FILTER (WHERE e.hold_reason = 'PAUSED') AS paused,
+		   min(e.next_attempt_at) FILTER (WHERE e.next_attempt_at < 'infinity') AS next_due,
+		   min(e.created_at) FILTER (WHERE e.hold_reason IS DISTINCT FROM 'SCHEDULED'
+			   OR e.next_attempt_at <= clock_timestamp()) AS oldest
+	FROM acme_outbox.outbox_entry e
+	WHERE e.origin = o.origin AND e.next_attempt_at IS NOT NULL
+	  AND e.status = 'PENDING') w
+CROSS JOIN LATERAL (
+	SELECT coalesce(sum(cardinality(c.ids)), 0)::bigint AS publishing,
+		   min(c.claimed_at) AS oldest
+	FROM acme_outbox.outbox_claim c
+	WHERE c.origin = o.origin) f
+CROSS JOIN LATERAL (
+	SELECT count(*) AS failed
+	FROM acme_outbox.outbox_entry e
+	WHERE e.origin = o.origin AND e.failed_at IS NOT NULL AND e.status = 'FAILED') d
+LEFT JOIN LATERAL (
+	SELECT w.pid, w.since
+	FROM (
+		SELECT a.pid, a.xact_start AS since
+		FROM pg_stat_activity a
+		WHERE a.datname = current_database() AND a.backend_xid IS NOT NULL
+		  AND a.backend_type <> 'autovacuum worker' AND a.pid <> pg_backend_pid()
+		UNION ALL
+		SELECT NULL, p.prepared
+		FROM pg_prepared_xacts p
+		WHERE p.database = current_database()) w
+	WHERE o.seen IS NOT NULL
+	ORDER BY w.since
+	LIMIT 1) b ON true;
+
+COMMENT ON VIEW acme_outbox.outbox_backlog IS
+	'per origin: what is not delivered yet, who relays it, and what may hold it up';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.pending IS
+	'entries not delivered and not in flight, waiting ones included';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.oldest_age IS
+	'since the oldest of them was published; entries scheduled for later do not count';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.retry IS
+	'wait after a refusal for their own fault';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.key_held IS
+	'wait for an earlier entry of their key';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.publishing IS
+	'handed to a relay and not settled yet';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.next_due IS
+	'when the next waiting entry is tried; in the past: now';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.relay_active IS
+	'the relay''s lease has not expired; false: nobody sends these entries';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.skipped IS
+	'entries that were locked by other sessions when a claim passed them';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.blocking_pid IS
+	'session of the oldest open writing transaction, whose entries nobody can see yet; NULL with an age: a prepared transaction';
+
+/*
+ * outbox_stuck: for an operator at 3 a.m.  A row per entry that does not go on by
+ * itself, and one without an id per origin that nobody relays.
+ */
+CREATE VIEW acme_outbox.outbox_stuck AS
+WITH in_flight AS (
+	SELECT e.*, c.claimed_by, c.claimed_at,
+		   coalesce(l.epoch = c.epoch AND l.expires_at > clock_timestamp(), false) AS alive
+	FROM acme_outbox.outbox_claim c
+	LEFT JOIN acme_outbox.relay_lease l ON l.origin = c.origin
+	CROSS JOIN LATERAL unnest(c.ids) AS i (id)
+	JOIN acme_outbox.outbox_entry e ON e.origin = c.origin AND e.id = i.id
+	WHERE c.claimed_at <= clock_timestamp() - coalesce(
+			nullif(current_setting('acme_outbox.reaper_warn_after', true), ''),
+			'15min')::interval
+	  AND e.status = 'PUBLISHING' AND e.claim_id = c.claim_id
+), waiting AS (
+	SELECT e.*
+	FROM acme_outbox.origin_position o
+	JOIN acme_outbox.outbox_entry e ON e.origin = o.origin
+	WHERE e.next_attempt_at IS NOT NULL AND e.status = 'PENDING'
+	  AND CASE WHEN e.hold_reason = 'SCHEDULED'
+			   THEN e.next_attempt_at <= clock_timestamp() - interval '1 minute'
+			   ELSE e.attempts > 0 OR e.holds > 0
+					OR e.created_at <= clock_timestamp() - interval '1 minute' END
+), locked AS (
+	SELECT e.*
+	FROM acme_outbox.origin_position o
+	CROSS JOIN LATERAL unnest(o.skipped) AS s (id)
+	JOIN acme_outbox.outbox_entry e ON e.origin = o.origin AND e.id = s.id
+	WHERE e.status = 'PENDING' AND e.next_attempt_at IS NULL
+)
+SELECT f.origin, f.event_id, f.id, f.topic, f.routing_key, f.message_key,
+	   f.status, f.hold_reason,
+	   CASE WHEN f.alive
+			THEN 'In flight for ' || date_trunc('second', clock_timestamp() - f.claimed_at)
+				 || '; its relay is alive and has not settled it.'
+			ELSE 'In flight for ' || date_trunc('second', clock_timestamp() - f.claimed_at)
+				 || '; its relay has lost the lease.' END AS why,
+	   f.claimed_at AS since, f.next_attempt_at, f.attempts, f.holds, f.claimed_by,
+	   f.last_error,
+	   CASE WHEN f.alive THEN 'See the relay''s log; restart it.'
+			WHEN current_setting('acme_outbox.stale_claim_policy', true) = 'strand'
+			THEN 'Find out whether it arrived; the reaper will end it as FAILED.'
+			ELSE 'Start a relay for the origin: it sends the entry again.' END AS hint
+FROM in_flight f
+UNION ALL
+SELECT w.origin, w.event_id, w.id, w.topic, w.routing_key, w.message_key,
+	   w.status, w.hold_reason,
+	   CASE w.hold_reason
+			WHEN 'UNROUTABLE' THEN 'The exchange is missing or no queue is bound for the routing key.'
+			WHEN 'NACKED' THEN 'The broker would not take it; a queue may be full.'
+			WHEN 'KEY' THEN 'An earlier entry of its key waits or is in flight.'
+			WHEN 'SCHEDULED' THEN 'It was scheduled, is due, and was not claimed.'
+			WHEN 'PAUSED' THEN 'Its topic is paused.'
+			ELSE CASE WHEN w.attempts > 0
+				 THEN 'The broker refused it for its own fault.'
+				 ELSE 'It was sent, the outcome is unknown, and it was not claimed again.' END
+			END,
+	   w.created_at, w.next_attempt_at, w.attempts, w.holds, NULL,
+	   w.last_error,
+	   CASE w.hold_reason
+			WHEN 'UNROUTABLE' THEN 'Declare the exchange or bind a queue; the entry is then sent by itself.'
+			WHEN 'NACKED' THEN 'Look at the queues'' length limits and at the broker''s alarms.'
+			WHEN 'KEY' THEN 'Look at the lowest id of the same origin and message_key in acme_outbox.outbox.'
+			WHEN 'PAUSED' THEN 'Resume the topic.'
+			ELSE CASE WHEN w.attempts > 0
+				 THEN 'See last_error; it is tried again at next_attempt_at until it is FAILED.'
+				 ELSE 'See whether a relay is active in acme_outbox.outbox_backlog.' END
+			END
+FROM waiting w
+UNION ALL
+SELECT k.origin, k.event_id, k.id, k.topic, k.routing_key, k.message_key,
+	   k.status, k.hold_reason,
+	   'Another session holds its row locked.',
+	   k.created_at, k.next_attempt_at, k.attempts, k.holds, NULL, k.last_error,
+	   'Find that session in pg_stat_activity: it is likely idle in transaction.'
+FROM locked k
+UNION ALL
+SELECT b.origin, NULL, NULL, NULL, NULL, NULL, 'PENDING', NULL,
+	   b.pending || ' entries wait and no relay is active'
+	   || coalesce('; the last one, ' || b.relay || ', was seen '
+				   || date_trunc('second', clock_timestamp() - b.relay_seen_at) || ' ago.', '.'),
+	   clock_timestamp() - b.oldest_age, b.next_due, NULL, NULL, NULL, NULL,
+	   'Start a relay for the origin.'
+FROM acme_outbox.outbox_backlog b
+WHERE b.pending > 0 AND NOT b.relay_active;
+
+COMMENT ON VIEW acme_outbox.outbox_stuck IS
+	'what does not go on by itself, why, and what to do about it';
+COMMENT ON COLUMN acme_outbox.outbox_stuck.id IS
+	'NULL: the row speaks of the whole origin';
+COMMENT ON COLUMN acme_outbox.outbox_stuck.since IS
+	'claimed at, or published at for an entry that waits';
+
+CREATE VIEW acme_outbox.outbox_failed AS
+SELECT e.origin, e.id, e.event_id, e.entry_type, e.event_name, e.topic, e.routing_key,
+	   e.message_key, e.tenant_id, e.trace_id, e.created_at, e.failed_at, e.attempts,
+	   coalesce(e.next_attempt_at = 'infinity', false) AS blocks_key, e.last_error
+FROM acme_outbox.outbox_entry e
+WHERE e.failed_at IS NOT NULL AND e.status = 'FAILED';
+
+COMMENT ON VIEW acme_outbox.outbox_failed IS
+	'entries that were given up; they stay until somebody deals with them';
+COMMENT ON COLUMN acme_outbox.outbox_failed.blocks_key IS
+	'later entries of its key wait for it (failed_key_policy = block)';
+
+/*
+ * worker_status: this database's worker always, and those of other databases.
+ */
+CREATE VIEW acme_outbox.worker_status AS
+SELECT d.datname AS database, s.pid,
+	   coalesce(s.state, CASE WHEN acme_outbox.worker_preloaded()
+							  THEN 'none' ELSE 'not preloaded' END) AS state,
+	   s.started_at, s.last_wake_at, s.wakes, s.notifies, s.last_duty_at,
+	   r.started_at AS last_reap_at, r.result AS last_reap_result,
+	   p.started_at AS last_purge_at, p.result AS last_purge_result
+FROM pg_database d
+LEFT JOIN acme_outbox.worker_slots() s ON s.database_oid = d.oid
+LEFT JOIN acme_outbox.duty_run r ON r.duty = 'reap' AND d.datname = current_database()
+LEFT JOIN acme_outbox.duty_run p ON p.duty = 'purge' AND d.datname = current_database()
+WHERE s.database_oid IS NOT NULL OR d.datname = current_database();
+
+COMMENT ON VIEW acme_outbox.worker_status IS
+	'workers of all databases; of this one also without a worker, and its duties';
+COMMENT ON COLUMN acme_outbox.worker_status.state IS
+	'starting, running, ended; none: preloaded, but no worker; not preloaded: shared_preload_libraries lacks acme_outbox';
+COMMENT ON COLUMN acme_outbox.worker_status.wakes IS 'wake-ups answered since its start';
+COMMENT ON COLUMN acme_outbox.worker_status.notifies IS
+	'notifications sent; one per origin and wake-up';
+COMMENT ON COLUMN acme_outbox.worker_status.last_reap_at IS
+	'last run by anyone, worker or relay; -infinity: never';
