@@ -58,29 +58,29 @@ PG_FUNCTION_INFO_V1(acme_outbox_run_due_duties);
 	" WHEN result IN ('contended', 'failed') THEN least($2, $3)" \
 	" ELSE $2 END * interval '1 second' <= clock_timestamp()"
 
-static Plan seed_plan = {
+static KeptPlan seed_plan = {
 	"INSERT INTO acme_outbox.duty_run (duty) SELECT $1 WHERE NOT EXISTS"
 	" (SELECT FROM acme_outbox.duty_run WHERE duty = $1) ON CONFLICT DO NOTHING",
 	1, {TEXTOID}
 };
 
-static Plan due_plan = {
+static KeptPlan due_plan = {
 	"SELECT FROM acme_outbox.duty_run WHERE duty = $1 AND" IS_DUE,
 	3, {TEXTOID, INT4OID, INT4OID}
 };
 
-static Plan take_plan = {
+static KeptPlan take_plan = {
 	"SELECT FROM acme_outbox.duty_run WHERE duty = $1 FOR UPDATE SKIP LOCKED",
 	1, {TEXTOID}
 };
 
-static Plan record_plan = {
+static KeptPlan record_plan = {
 	"UPDATE acme_outbox.duty_run SET started_at = clock_timestamp(), result = $2,"
 	" affected = $3 WHERE duty = $1",
 	3, {TEXTOID, TEXTOID, INT8OID}
 };
 
-static Plan origins_plan = {
+static KeptPlan origins_plan = {
 	"WITH RECURSIVE o (origin) AS ("
 	" (SELECT e.origin FROM acme_outbox.outbox_entry e ORDER BY e.origin, e.id LIMIT 1)"
 	" UNION ALL SELECT (SELECT e.origin FROM acme_outbox.outbox_entry e"

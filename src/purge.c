@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(acme_outbox_purge);
 /* newest positions kept of each origin, as claim does */
 #define CURSOR_ROWS_KEPT 100
 
-static Plan seed_plan = {
+static KeptPlan seed_plan = {
 	"INSERT INTO acme_outbox.purge_position (origin) SELECT $1 WHERE NOT EXISTS"
 	" (SELECT FROM acme_outbox.purge_position WHERE origin = $1) ON CONFLICT DO NOTHING",
 	1, {TEXTOID}
@@ -37,13 +37,13 @@ static Plan seed_plan = {
 
 #define IS_OVER " started_at < clock_timestamp() - $2 * interval '1 second'"
 
-static Plan take_plan = {
+static KeptPlan take_plan = {
 	"SELECT CASE WHEN" IS_OVER " THEN NULL ELSE id END"
 	" FROM acme_outbox.purge_position WHERE origin = $1 FOR UPDATE SKIP LOCKED",
 	2, {TEXTOID, INT4OID}
 };
 
-static Plan move_plan = {
+static KeptPlan move_plan = {
 	"UPDATE acme_outbox.purge_position SET id = $3, started_at = CASE WHEN" IS_OVER
 	" THEN clock_timestamp() ELSE started_at END WHERE origin = $1",
 	3, {TEXTOID, INT4OID, INT8OID}
@@ -54,7 +54,7 @@ static Plan move_plan = {
  * the last id that was old enough, whether the walk can go on, rows to delete and
  * rows deleted.
  */
-static Plan entries_plan = {
+static KeptPlan entries_plan = {
 	"WITH walked AS MATERIALIZED ("
 	" SELECT e.ctid AS tid, e.id, e.status, e.published_at,"
 	" e.created_at < clock_timestamp() - $4 * interval '1 second' AS old"
@@ -78,7 +78,7 @@ static Plan entries_plan = {
 };
 
 /* $1 rows, $2 seconds kept; ids and times run together */
-static Plan actions_plan = {
+static KeptPlan actions_plan = {
 	"DELETE FROM acme_outbox.operator_action WHERE id IN ("
 	" SELECT a.id FROM (SELECT id, acted_at FROM acme_outbox.operator_action"
 	" ORDER BY id LIMIT $1) o JOIN acme_outbox.operator_action a ON a.id = o.id"
@@ -88,7 +88,7 @@ static Plan actions_plan = {
 };
 
 /* $1 rows, $2 newest rows kept per origin */
-static Plan cursors_plan = {
+static KeptPlan cursors_plan = {
 	"DELETE FROM acme_outbox.outbox_cursor WHERE ctid = ANY (ARRAY("
 	" SELECT c.ctid FROM acme_outbox.outbox_origin o CROSS JOIN LATERAL ("
 	" SELECT n.position FROM acme_outbox.outbox_cursor n WHERE n.origin = o.origin"
@@ -183,7 +183,7 @@ purge_published(DutyReport *report)
 
 /* Deletes rows of a small table with a plan that takes ($1 rows, $2 keep). */
 static void
-purge_table(DutyReport *report, Plan *plan, int keep)
+purge_table(DutyReport *report, KeptPlan *plan, int keep)
 {
 	Datum		args[] = {Int32GetDatum(guc_duty_batch_rows), Int32GetDatum(keep)};
 
