@@ -1,0 +1,81 @@
+#ifndef ACME_CONFIG_H
+#define ACME_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "exits.h"
+#include "uri.h"
+
+/* In the order of the table in config.c. */
+enum setting
+{
+	SET_ORIGIN,
+	SET_RELAY_NAME,
+	SET_DSN,
+	SET_BROKER_URI,
+	SET_BROKER_PASSWORD_FILE,
+	SET_SINK,
+	SET_ONCE,
+	SET_STRICT_ORDER,
+	SET_CLAIM_ROWS,
+	SET_CLAIM_BYTES,
+	SET_WINDOW,
+	SET_POLL_INTERVAL,
+	SET_CONFIRM_TIMEOUT,
+	SET_STOP_TIMEOUT,
+	SET_HEARTBEAT,
+	SET_CONNECT_TIMEOUT,
+	SET_RECONNECT_MIN,
+	SET_RECONNECT_MAX,
+	SET_RENEW_INTERVAL,
+	SET_DUTY_INTERVAL,
+	SET_SUMMARY_INTERVAL,
+	SET_LOG_FORMAT,
+	SET_LOG_LEVEL,
+	SETTINGS
+};
+
+enum sink
+{
+	SINK_RABBITMQ,
+	SINK_STDOUT
+};
+
+enum setting_source
+{
+	SOURCE_DEFAULT,
+	SOURCE_FILE,
+	SOURCE_ENVIRONMENT,
+	SOURCE_FLAG
+};
+
+struct setting_value
+{
+	char	   *text;			/* as given, or NULL if there is none */
+	int64_t		number;			/* its meaning: msec, bytes, choice, 0/1 */
+	enum setting_source source;
+};
+
+#define CONFIG_ERROR_MAX	512
+
+struct config
+{
+	struct setting_value values[SETTINGS];
+	struct broker_uri uri;		/* from the broker settings */
+	char		error[CONFIG_ERROR_MAX];
+};
+
+enum exit_status config_load(struct config *config, int argc, char **argv);
+void		config_free(struct config *config);
+const char *config_text(const struct config *config, enum setting setting);
+int64_t		config_number(const struct config *config, enum setting setting);
+int			config_reload(struct config *config, struct config *fresh,
+						  const char **needs_restart);
+
+void		config_help(FILE *out);
+void		config_list(FILE *out);
+void		config_dump(const struct config *config, FILE *out);
+
+#endif							/* ACME_CONFIG_H */

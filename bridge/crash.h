@@ -1,0 +1,24 @@
+#ifndef ACME_CRASH_H
+#define ACME_CRASH_H
+
+#include <stdbool.h>
+
+/* Where a test may end or stop the process; only the test binary has them. */
+enum crash_point
+{
+	CRASH_CLAIM_COMMITTED,		/* claimed, nothing sent */
+	CRASH_MID_WINDOW,			/* half a claim sent, nothing confirmed */
+	CRASH_CONFIRMED_BEFORE_SETTLE,	/* confirmed, settle not sent */
+	CRASH_SETTLED,				/* settle committed */
+	CRASH_POINTS
+};
+
+#ifdef ACME_OUTBOX_CRASH_POINTS
+void		crash_here(enum crash_point point);
+bool		crash_armed(enum crash_point point);
+#else
+#define crash_here(point)	((void) 0)
+#define crash_armed(point)	(false)
+#endif
+
+#endif							/* ACME_CRASH_H */

@@ -1,0 +1,499 @@
+/*
+ * db.c
+ *		One asynchronous PostgreSQL connection, one statement at a time.
+ *
+ *		DOWN -> CONNECTING -> SETUP -> IDLE <-> BUSY, and back to DOWN
+ *
+ * changed only in set_state(). SETUP runs a fixed list of statements: session
+ * settings, the contract's version, LISTEN, and the prepared statements; the
+ * version comes before anything that needs the extension, so that a missing one
+ * is told apart from a failure.
+ *
+ * Nothing here waits: every step has a deadline of ours, since libpq's
+ * connect_timeout does not count for PQconnectPoll(). The one exception is the
+ * look-up of a host name, which libpq does inside PQconnectStart(); give a
+ * hostaddr in the DSN where DNS may hang.
+ */
+#include "db.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "claims.h"
+#include "log.h"
+
+#define APPLICATION_NAME	"acme-outbox-bridge"
+
+/* A connection that lasted this long was a good one: backoff starts anew. */
+#define DB_PROVEN			10000
+
+#define TEXT_MAX			512
+
+#define STRINGIFY(x)		#x
+#define TO_STRING(x)		STRINGIFY(x)
+
+enum setup_step
+{
+	SETUP_SESSION,
+	SETUP_VERSION,
+	SETUP_LISTEN,
+	SETUP_PREPARE				/* and one step for each statement */
+};
+
+/*
+ * The session commits asynchronously: claim() hardens itself, and a settle
+ * that is lost in a server crash only sends duplicates.
+ */
+static const char *const setup_texts[] = {
+	[SETUP_SESSION] =
+	"SET synchronous_commit = off;"
+	"SET statement_timeout = " TO_STRING(DB_STATEMENT_TIMEOUT) ";"
+	"SET default_transaction_isolation = 'read committed'",
+	[SETUP_VERSION] = "SELECT acme_outbox.contract_version()",
+	[SETUP_LISTEN] = "LISTEN acme_outbox",
+};
+
+static const struct
+{
+	const char *name;
+	const char *text;
+}			statements[DB_STATEMENTS] = {
+	[DB_ACQUIRE] = {"acquire",
+	"SELECT epoch, lease_ms FROM acme_outbox.relay_acquire($1, $2)"},
+	[DB_RENEW] = {"renew", "SELECT acme_outbox.relay_renew($1, $2)"},
+	[DB_RELEASE] = {"release", "SELECT acme_outbox.relay_release($1, $2)"},
+	[DB_CLAIM] = {"claim", CLAIM_SQL},
+	[DB_SETTLE] = {"settle",
+	"SELECT id, expected, found FROM acme_outbox.settle($1, $2, $3::bigint[], "
+	"$4::acme_outbox.settle_outcome[], "
+	"array_fill(NULL::smallint, ARRAY[cardinality($3::bigint[])]), "
+	"$5::text[])"},
+	[DB_DUTIES] = {"duties",
+	"SELECT duty, result, affected FROM acme_outbox.run_due_duties()"},
+	[DB_OTHER_ORIGINS] = {"other origins",
+	"SELECT origin, pending FROM acme_outbox.outbox_backlog "
+	"WHERE origin <> $1 AND pending > 0 ORDER BY pending DESC LIMIT 10"},
+};
+
+static const char *const state_names[] = {
+	"down", "connecting", "setup", "idle", "busy"
+};
+
+/* The only place where the state changes; nonsense ends the process. */
+static void
+set_state(struct db *db, enum db_state state)
+{
+	enum db_state from = db->state;
+	bool		allowed = false;
+
+	switch (state)
+	{
+		case DB_DOWN:
+			allowed = true;
+			break;
+		case DB_CONNECTING:
+			allowed = from == DB_DOWN;
+			break;
+		case DB_SETUP:
+			allowed = from == DB_CONNECTING;
+			break;
+		case DB_IDLE:
+			allowed = from == DB_SETUP || from == DB_BUSY;
+			break;
+		case DB_BUSY:
+			allowed = from == DB_IDLE;
+			break;
+	}
+	if (!allowed)
+	{
+		log_error("impossible state change of the database connection",
+				  LOG_TEXT("from", state_names[from]),
+				  LOG_TEXT("to", state_names[state]));
+		abort();
+	}
+	db->state = state;
+}
+
+void
+db_init(struct db *db, const struct db_settings *settings,
+		const struct db_events *events)
+{
+	memset(db, 0, sizeof(*db));
+	db->settings = *settings;
+	db->events = *events;
+	db->wants_connection = true;
+	backoff_init(&db->backoff, settings->reconnect_min,
+				 settings->reconnect_max);
+}
+
+bool
+db_is_up(const struct db *db)
+{
+	return db->state == DB_IDLE || db->state == DB_BUSY;
+}
+
+static void
+release_connection(struct db *db)
+{
+	PQclear(db->result);
+	db->result = NULL;
+	if (db->conn)
+		PQfinish(db->conn);
+	db->conn = NULL;
+}
+
+void
+db_free(struct db *db)
+{
+	release_connection(db);
+}
+
+/* End the connection, plan the next one, and tell the owner. */
+void
+db_drop(struct db *db, enum db_failure failure, const char *reason)
+{
+	char		text[TEXT_MAX];
+	msec_t		now = clock_now();
+	msec_t		delay;
+
+	if (db->state == DB_DOWN)
+		return;
+	/* the reason may live in the connection; its first line is enough */
+	snprintf(text, sizeof(text), "%.*s", (int) strcspn(reason, "\n"), reason);
+	if (db_is_up(db) && now - db->up_since >= DB_PROVEN)
+		backoff_reset(&db->backoff);
+	release_connection(db);
+	set_state(db, DB_DOWN);
+	delay = backoff_next(&db->backoff, (uint32_t) random());
+	db->retry_at = db->wants_connection ? now + delay : CLOCK_NEVER;
+	if (db->wants_connection)
+		log_warn("database connection lost", LOG_TEXT("reason", text),
+				 LOG_NUM("retry_ms", delay));
+	db->events.down(db->events.owner, failure, text);
+}
+
+/* ---- results ---- */
+
+bool
+db_failed(const PGresult *result)
+{
+	ExecStatusType status = PQresultStatus(result);
+
+	return status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK;
+}
+
+const char *
+db_sqlstate(const PGresult *result)
+{
+	const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+	return state ? state : "";
+}
+
+bool
+db_state_is(const PGresult *result, const char *sqlstate)
+{
+	return strcmp(db_sqlstate(result), sqlstate) == 0;
+}
+
+/* The primary message alone: a DETAIL could quote a row. */
+const char *
+db_message(const PGresult *result)
+{
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+
+	return message ? message : "no message";
+}
+
+static void
+log_notice(void *argument, const PGresult *result)
+{
+	const char *severity = PQresultErrorField(result,
+											  PG_DIAG_SEVERITY_NONLOCALIZED);
+	enum log_level level = severity && strcmp(severity, "WARNING") == 0 ?
+		LOG_WARN : LOG_INFO;
+
+	(void) argument;
+	log_write(level, "message from the database",
+			  LOG_TEXT("severity", severity), LOG_TEXT("text", db_message(result)),
+			  LOG_TEXT("sqlstate", db_sqlstate(result)), LOG_END);
+}
+
+/* ---- getting connected ---- */
+
+static void
+begin_connecting(struct db *db, msec_t now)
+{
+	const char *keywords[] = {"dbname", "fallback_application_name",
+	"client_encoding", NULL};
+	const char *values[] = {db->settings.dsn, APPLICATION_NAME, "UTF8", NULL};
+
+	set_state(db, DB_CONNECTING);
+	db->deadline = now + db->settings.connect_timeout;
+	db->conn = PQconnectStartParams(keywords, values, 1);
+	if (db->conn == NULL)
+		abort();
+	db->polling = PGRES_POLLING_WRITING;
+	if (PQstatus(db->conn) == CONNECTION_BAD)
+		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
+	else
+		PQsetNoticeReceiver(db->conn, log_notice, NULL);
+}
+
+static void
+flush(struct db *db)
+{
+	if (PQflush(db->conn) < 0)
+		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
+}
+
+static void
+send_setup(struct db *db)
+{
+	int			sent;
+
+	if (db->setup_step < SETUP_PREPARE)
+		sent = PQsendQuery(db->conn, setup_texts[db->setup_step]);
+	else
+		sent = PQsendPrepare(db->conn,
+							 statements[db->setup_step - SETUP_PREPARE].name,
+							 statements[db->setup_step - SETUP_PREPARE].text,
+							 0, NULL);
+	if (!sent)
+		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
+	else
+		flush(db);
+}
+
+static void
+begin_setup(struct db *db, msec_t now)
+{
+	set_state(db, DB_SETUP);
+	db->deadline = now + db->settings.connect_timeout;
+	db->setup_step = 0;
+	PQsetnonblocking(db->conn, 1);
+	send_setup(db);
+}
+
+static void
+poll_connecting(struct db *db, msec_t now)
+{
+	db->polling = PQconnectPoll(db->conn);
+	if (db->polling == PGRES_POLLING_FAILED)
+		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
+	else if (db->polling == PGRES_POLLING_OK)
+		begin_setup(db, now);
+}
+
+/* No schema or no function: the extension is not there. */
+static bool
+is_missing(const PGresult *result)
+{
+	return db_state_is(result, "3F000") || db_state_is(result, "42883") ||
+		db_state_is(result, "42P01") || db_state_is(result, "42704");
+}
+
+static void
+fail_setup(struct db *db, const PGresult *result)
+{
+	char		text[TEXT_MAX];
+	enum db_failure failure = DB_UNREACHABLE;
+
+	snprintf(text, sizeof(text), "%s (SQLSTATE %s)", db_message(result),
+			 db_sqlstate(result));
+	if (is_missing(result))
+		failure = DB_NOT_INSTALLED;
+	else if (db_state_is(result, "42501"))
+		failure = DB_NOT_PERMITTED;
+	db_drop(db, failure, text);
+}
+
+static void
+check_version(struct db *db, const PGresult *result)
+{
+	char		text[TEXT_MAX];
+
+	db->contract_version = atoi(PQgetvalue(result, 0, 0));
+	if (abs(db->contract_version - CONTRACT_VERSION) <= 1)
+		return;
+	snprintf(text, sizeof(text), "the extension speaks contract version %d, "
+			 "this bridge %d and its neighbours", db->contract_version,
+			 CONTRACT_VERSION);
+	db_drop(db, DB_NOT_INSTALLED, text);
+}
+
+/*
+ * The other origins are a convenience: a role that may not read that view, or
+ * an extension without it, is no failure.
+ */
+static bool
+is_optional(int step)
+{
+	return step == SETUP_PREPARE + (int) DB_OTHER_ORIGINS;
+}
+
+static void
+finish_setup_step(struct db *db, PGresult *result, msec_t now)
+{
+	int			step = db->setup_step;
+
+	if (db_failed(result) && !is_optional(step))
+		fail_setup(db, result);
+	else if (step == SETUP_VERSION)
+		check_version(db, result);
+	PQclear(result);
+	if (db->state != DB_SETUP)
+		return;
+	if (++db->setup_step < (int) SETUP_PREPARE + (int) DB_STATEMENTS)
+	{
+		send_setup(db);
+		return;
+	}
+	set_state(db, DB_IDLE);
+	db->up_since = now;
+	db->deadline = CLOCK_NEVER;
+	db->events.up(db->events.owner);
+}
+
+/* ---- statements ---- */
+
+void
+db_send(struct db *db, enum db_statement statement, int count,
+		const char *const *values, msec_t now)
+{
+	set_state(db, DB_BUSY);
+	db->statement = statement;
+	db->deadline = now + DB_ANSWER_TIMEOUT;
+	if (!PQsendQueryPrepared(db->conn, statements[statement].name, count,
+							 values, NULL, NULL, 0))
+		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
+	else
+		flush(db);
+}
+
+static void
+finish_statement(struct db *db, msec_t now)
+{
+	PGresult   *result = db->result;
+
+	db->result = NULL;
+	if (db->state == DB_SETUP)
+	{
+		finish_setup_step(db, result, now);
+		return;
+	}
+	set_state(db, DB_IDLE);
+	db->deadline = CLOCK_NEVER;
+	db->events.result(db->events.owner, db->statement, result);
+}
+
+/* The session settings bring several results; the first bad one counts. */
+static void
+keep_result(struct db *db, PGresult *result)
+{
+	if (db->result && db_failed(db->result))
+	{
+		PQclear(result);
+		return;
+	}
+	PQclear(db->result);
+	db->result = result;
+}
+
+static void
+deliver_notifications(struct db *db)
+{
+	PGnotify   *notify;
+
+	while (db->conn && (notify = PQnotifies(db->conn)) != NULL)
+	{
+		db->events.notified(db->events.owner, notify->extra);
+		PQfreemem(notify);
+	}
+}
+
+static void
+read_results(struct db *db, msec_t now)
+{
+	while (db->conn && db->state != DB_IDLE && !PQisBusy(db->conn))
+	{
+		PGresult   *result = PQgetResult(db->conn);
+
+		if (result)
+			keep_result(db, result);
+		else
+		{
+			/* notifications of this transaction come before its result */
+			deliver_notifications(db);
+			if (db->result == NULL)
+			{
+				db_drop(db, DB_UNREACHABLE, "no result");
+				return;
+			}
+			finish_statement(db, now);
+		}
+	}
+}
+
+static void
+read_input(struct db *db, msec_t now)
+{
+	if (!PQconsumeInput(db->conn))
+	{
+		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
+		return;
+	}
+	flush(db);
+	read_results(db, now);
+	deliver_notifications(db);
+	if (db->conn && PQstatus(db->conn) == CONNECTION_BAD)
+		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
+}
+
+/* ---- the loop's view ---- */
+
+int
+db_poll_fd(struct db *db, struct pollfd *pfd)
+{
+	if (db->conn == NULL || PQsocket(db->conn) < 0)
+		return 0;
+	pfd->fd = PQsocket(db->conn);
+	pfd->events = POLLIN;
+	if (db->state == DB_CONNECTING)
+		pfd->events = db->polling == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+	else if (PQflush(db->conn) > 0)
+		pfd->events |= POLLOUT;
+	return 1;
+}
+
+msec_t
+db_deadline(const struct db *db)
+{
+	return db->state == DB_DOWN ? db->retry_at : db->deadline;
+}
+
+void
+db_turn(struct db *db, short revents, msec_t now)
+{
+	if (db->state == DB_DOWN && db->wants_connection && now >= db->retry_at)
+		begin_connecting(db, now);
+	else if (db->state == DB_CONNECTING && revents)
+		poll_connecting(db, now);
+	else if (db->conn && revents)
+		read_input(db, now);
+	if (db->state != DB_DOWN && now >= db->deadline)
+		db_drop(db, DB_UNREACHABLE, db->state == DB_CONNECTING ?
+				"timeout while connecting" : "the server did not answer in time");
+}
+
+/* For good: no connection is made again. */
+void
+db_close(struct db *db)
+{
+	db->wants_connection = false;
+	release_connection(db);
+	if (db->state != DB_DOWN)
+		set_state(db, DB_DOWN);
+	db->retry_at = CLOCK_NEVER;
+}

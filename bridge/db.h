@@ -1,0 +1,106 @@
+#ifndef ACME_DB_H
+#define ACME_DB_H
+
+#include <libpq-fe.h>
+#include <poll.h>
+#include <stdbool.h>
+
+#include "backoff.h"
+
+/* The contract we speak; its neighbours are served too. */
+#define CONTRACT_VERSION	1
+
+/*
+ * No statement may take the connection for so long that the lease (30 s,
+ * renewed every 10 s) runs out behind it.
+ */
+#define DB_STATEMENT_TIMEOUT	15000
+/* Our own bound, should the server not answer at all. */
+#define DB_ANSWER_TIMEOUT		20000
+
+enum db_state
+{
+	DB_DOWN,					/* no connection; retry_at says when to try */
+	DB_CONNECTING,
+	DB_SETUP,					/* session settings, version, statements */
+	DB_IDLE,
+	DB_BUSY						/* one statement is under way */
+};
+
+/* Prepared on every connection; the order is that of db.c's texts. */
+enum db_statement
+{
+	DB_ACQUIRE,
+	DB_RENEW,
+	DB_RELEASE,
+	DB_CLAIM,
+	DB_SETTLE,
+	DB_DUTIES,
+	DB_OTHER_ORIGINS,
+	DB_STATEMENTS
+};
+
+/* Why there is no connection, for the exit status. */
+enum db_failure
+{
+	DB_UNREACHABLE,
+	DB_NOT_INSTALLED,			/* no extension, or another contract */
+	DB_NOT_PERMITTED
+};
+
+struct db_settings
+{
+	const char *dsn;			/* NULL: libpq's own variables */
+	msec_t		connect_timeout;
+	msec_t		reconnect_min;
+	msec_t		reconnect_max;
+};
+
+struct db_events
+{
+	void		(*up) (void *owner);
+	/* The result is the handler's to clear. */
+	void		(*result) (void *owner, enum db_statement statement,
+						   PGresult *result);
+	void		(*notified) (void *owner, const char *payload);
+	void		(*down) (void *owner, enum db_failure failure,
+						 const char *reason);
+	void	   *owner;
+};
+
+struct db
+{
+	enum db_state state;
+	struct db_settings settings;
+	struct db_events events;
+	PGconn	   *conn;
+	PostgresPollingStatusType polling;
+	PGresult   *result;			/* the first of the current statement */
+	enum db_statement statement;
+	int			setup_step;
+	int			contract_version;
+	struct backoff backoff;
+	msec_t		retry_at;
+	msec_t		deadline;		/* of the current step */
+	msec_t		up_since;
+	bool		wants_connection;
+};
+
+void		db_init(struct db *db, const struct db_settings *settings,
+					const struct db_events *events);
+void		db_free(struct db *db);
+int			db_poll_fd(struct db *db, struct pollfd *pfd);
+msec_t		db_deadline(const struct db *db);
+void		db_turn(struct db *db, short revents, msec_t now);
+void		db_send(struct db *db, enum db_statement statement, int count,
+					const char *const *values, msec_t now);
+void		db_drop(struct db *db, enum db_failure failure, const char *reason);
+void		db_close(struct db *db);
+bool		db_is_up(const struct db *db);
+
+bool		db_failed(const PGresult *result);
+const char *db_sqlstate(const PGresult *result);
+bool		db_state_is(const PGresult *result, const char *sqlstate);
+const char *db_message(const PGresult *result);
+
+#endif							/* ACME_DB_H */
