@@ -80,7 +80,7 @@ CREATE FUNCTION acme_outbox.claim(origin text, epoch bigint, max_rows integer, m
 RETURNS SETOF acme_outbox.claimed_entry
 LANGUAGE C VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
 SET lock_timeout = '2s'
 AS 'MODULE_PATHNAME', 'acme_outbox_claim';
 COMMENT ON FUNCTION acme_outbox.claim(text, bigint, integer, bigint) IS
@@ -96,7 +96,7 @@ CREATE FUNCTION acme_outbox.claim_failed(origin text, epoch bigint, max_rows int
 RETURNS SETOF acme_outbox.claimed_entry
 LANGUAGE C VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
 SET lock_timeout = '2s'
 AS 'MODULE_PATHNAME', 'acme_outbox_claim_failed';
 COMMENT ON FUNCTION acme_outbox.claim_failed(text, bigint, integer) IS
@@ -117,7 +117,7 @@ CREATE FUNCTION acme_outbox.settle(epoch bigint, claim_id bigint, ids bigint[],
 RETURNS TABLE (id bigint, expected text, found text)
 LANGUAGE C VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
 SET lock_timeout = '2s'
 AS 'MODULE_PATHNAME', 'acme_outbox_settle';
 COMMENT ON FUNCTION acme_outbox.settle(bigint, bigint, bigint[], acme_outbox.settle_outcome[], smallint[], text[]) IS

@@ -141,9 +141,10 @@ AS $$
 				 AND NOT EXISTS (
 					SELECT FROM acme_outbox.outbox_entry b
 					WHERE b.origin = e.origin AND b.message_key = e.message_key
-					  AND b.id <> e.id AND b.status IN ('PENDING', 'PUBLISHING', 'FAILED')
-					  AND b.next_attempt_at IS DISTINCT FROM
-						  CASE WHEN b.status = 'PENDING' THEN 'infinity'::timestamptz END)
+					  AND (b.status = 'PUBLISHING'
+						   OR (b.status = 'FAILED' AND b.next_attempt_at = 'infinity')
+						   OR (b.status = 'PENDING' AND b.id < e.id AND b.next_attempt_at IS NULL)
+						   OR (b.status = 'PENDING' AND b.next_attempt_at < 'infinity')))
 			THEN 'held by its key, which nothing else holds'
 			WHEN e.status = 'PUBLISHING' AND NOT EXISTS (
 					SELECT FROM open_entry o WHERE o.origin = e.origin AND o.id = e.id)

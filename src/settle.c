@@ -378,6 +378,17 @@ settle_others(int64 claim_id, SettleRow *rows, int n)
 
 /* ---- afterwards ---- */
 
+/* Out of its key's way: by this settle, or by whoever moved it before. */
+static bool
+frees_key(const SettleRow *row)
+{
+	if (row->key == NULL)
+		return false;
+	return row->key_is_free ||
+		(row->found == FOUND_MOVED && strcmp(row->status, "PENDING") != 0 &&
+		 strcmp(row->status, "PUBLISHING") != 0);
+}
+
 static void
 wake_keys(EntryTable *table, const SettleRow *rows, int n)
 {
@@ -388,7 +399,7 @@ wake_keys(EntryTable *table, const SettleRow *rows, int n)
 	if (!keyorder_any_waiting(table))
 		return;
 	for (i = 0; i < n; i++)
-		if (rows[i].key_is_free && rows[i].key != NULL)
+		if (frees_key(&rows[i]))
 			keyorder_wake(table, rows[i].key, now);
 }
 
