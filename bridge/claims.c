@@ -244,6 +244,12 @@ claims_routing_key(const struct row *row)
 	return PQgetvalue(row->claim->result, row->number, COL_ROUTING_KEY);
 }
 
+size_t
+claims_payload_length(const struct row *row)
+{
+	return (size_t) PQgetlength(row->claim->result, row->number, COL_PAYLOAD);
+}
+
 /* Does the row's key make it wait for a later pass? */
 static bool
 key_holds(const struct claim_set *set, const struct row *row)

@@ -99,6 +99,7 @@ struct claim *claims_add(struct claim_set *set, PGresult *result);
 void		claims_clear(struct claim_set *set);
 void		claims_offer(struct claim_set *set, row_offer offer, void *context);
 const char *claims_routing_key(const struct row *row);
+size_t		claims_payload_length(const struct row *row);
 void		claims_decide(struct claim_set *set, struct row *row,
 						  enum outcome outcome, const char *error, msec_t now);
 void		claims_again(struct claim_set *set, struct row *row);

@@ -41,6 +41,9 @@
 #define TEXT_MAX		400
 #define ERROR_MAX		1024
 
+#define SIZE_LIMIT_TEXT		"larger than configured max size "
+#define SIZE_LIMIT_MEMORY	60000
+
 enum channel_state
 {
 	CHANNEL_CLOSED,
@@ -74,8 +77,11 @@ struct rabbit
 	amqp_pool_t pool;			/* for encoding */
 	msec_t		confirm_timeout;
 	msec_t		sweep_at;
+	size_t		size_limit;		/* the broker's, learned from a 406; or 0 */
+	msec_t		size_limit_until;	/* it may be raised: learn it again then */
 	/* the close that confirm_restart() is answering */
 	bool		alone;			/* one message was unconfirmed */
+	bool		culprit_found;
 	int			close_code;
 	char		close_text[TEXT_MAX];
 };
@@ -242,6 +248,27 @@ decide_fault(struct rabbit *r, struct row *row, int code, const char *text)
 			   text);
 }
 
+/*
+ * "message size 300 is larger than configured max size 200": the rows beyond
+ * the limit are at fault, whichever closed the channel.
+ */
+static void
+learn_size_limit(struct rabbit *r, msec_t now)
+{
+	const char *number = strstr(r->close_text, SIZE_LIMIT_TEXT);
+
+	if (r->close_code != AMQP_PRECONDITION_FAILED || number == NULL)
+		return;
+	r->size_limit = strtoull(number + strlen(SIZE_LIMIT_TEXT), NULL, 10);
+	r->size_limit_until = now + SIZE_LIMIT_MEMORY;
+}
+
+static bool
+is_too_large(const struct rabbit *r, size_t length)
+{
+	return r->size_limit > 0 && length > r->size_limit;
+}
+
 /* One row of a window that the broker's channel.close made unknown. */
 static void
 handle_closed_row(void *context, struct row *row, enum confirm_answer answer)
@@ -250,8 +277,9 @@ handle_closed_row(void *context, struct row *row, enum confirm_answer answer)
 	struct topic *topic = row->note;
 
 	(void) answer;
-	if (r->alone)
+	if (r->alone || is_too_large(r, claims_payload_length(row)))
 	{
+		r->culprit_found = true;
 		decide_fault(r, row, r->close_code, r->close_text);
 		return;
 	}
@@ -272,8 +300,9 @@ narrow_down(struct rabbit *r, uint32_t n, int code)
 {
 	if (n == 0)
 		return;
-	if (n == 1)
-		set_limit(r, is_charged(code) ? 1 : r->window.capacity);
+	if (r->culprit_found)
+		set_limit(r, is_charged(code) && r->size_limit == 0 ? 1 :
+				  r->window.capacity);
 	else if (code == AMQP_NOT_FOUND)
 	{
 		r->verifying = n;
@@ -305,6 +334,8 @@ handle_publish_close(struct rabbit *r, const amqp_channel_close_t *close)
 	answer_channel_close(r, PUBLISH_CHANNEL);
 	memset(&r->returned, 0, sizeof(r->returned));
 	r->alone = n == 1;
+	r->culprit_found = false;
+	learn_size_limit(r, clock_now());
 	confirm_restart(&r->window, handle_closed_row, r);
 	narrow_down(r, n, r->close_code);
 	open_publish_channel(r);
@@ -630,6 +661,8 @@ rabbit_turn(struct publisher *p, short revents, msec_t now)
 	if (r->checking && now >= r->check_deadline)
 		broker_drop(&r->broker, 0, "no answer about an exchange", "");
 	check_next_topic(r, now);
+	if (now >= r->size_limit_until)
+		r->size_limit = 0;
 	if (now >= r->sweep_at)
 	{
 		topics_sweep(&r->topics, now);
@@ -685,9 +718,13 @@ static enum publish_result
 put_message(struct rabbit *r, struct row *row, const struct message *m,
 			msec_t now)
 {
-	const char *problem = message_put(&r->broker.out, PUBLISH_CHANNEL,
-									  r->broker.frame_max, m, &r->pool);
+	const char *problem;
 
+	if (is_too_large(r, m->payload_length))
+		problem = "message is larger than the broker's limit";
+	else
+		problem = message_put(&r->broker.out, PUBLISH_CHANNEL,
+							  r->broker.frame_max, m, &r->pool);
 	if (problem)
 	{
 		decide(r, row, OUTCOME_REJECTED, problem);

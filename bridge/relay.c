@@ -86,6 +86,7 @@ struct relay
 	msec_t		duty_at;
 	msec_t		summary_at;
 	msec_t		summary_since;
+	msec_t		started_at;
 	msec_t		not_ready_since;	/* the publisher, or CLOCK_NEVER */
 	struct backoff claim_backoff;
 	struct backoff settle_backoff;
@@ -793,10 +794,8 @@ pump(struct relay *r, msec_t now)
 
 static void
 log_summary(struct relay *r, const char *message, const uint64_t *counts,
-			msec_t now)
+			msec_t elapsed)
 {
-	msec_t		elapsed = now - r->summary_since;
-
 	log_info(message,
 			 LOG_NUM("published", counts[OUTCOME_PUBLISHED]),
 			 LOG_NUM("returned", counts[OUTCOME_UNROUTABLE]),
@@ -821,7 +820,7 @@ keep_summary(struct relay *r, msec_t now)
 	}
 	if (now < r->summary_at)
 		return;
-	log_summary(r, "summary", r->counts, now);
+	log_summary(r, "summary", r->counts, now - r->summary_since);
 	memset(r->counts, 0, sizeof(r->counts));
 	r->summary_since = now;
 	r->summary_at = now + span(r, SET_SUMMARY_INTERVAL);
@@ -1039,10 +1038,11 @@ relay_run(struct config *config, const struct relay_arguments *arguments)
 		.arguments = arguments,
 		.state = RELAY_OFFLINE,
 		.not_ready_since = CLOCK_NEVER,
-		.summary_since = clock_now(),
+		.started_at = clock_now(),
 	};
 	struct relay *r = &relay;
 
+	r->summary_since = r->started_at;
 	r->summary_at = r->summary_since + span(r, SET_SUMMARY_INTERVAL);
 	make_name(r);
 	signals_setup();
@@ -1058,8 +1058,7 @@ relay_run(struct config *config, const struct relay_arguments *arguments)
 	while (r->state != RELAY_DONE)
 		turn(r);
 	keep_summary(r, 0);
-	r->summary_since = clock_now();
-	log_summary(r, "relay stopped", r->totals, r->summary_since);
+	log_summary(r, "relay stopped", r->totals, clock_now() - r->started_at);
 	claims_clear(&r->claims);
 	r->publisher->ops->free(r->publisher);
 	db_free(&r->db);
