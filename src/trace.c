@@ -49,6 +49,7 @@ is_traceparent(const char *s)
 static void
 random_hex(char *out, int digits)
 {
+	static const char hex[] = "0123456789abcdef";
 	unsigned char bytes[TRACE_ID_LEN / 2];
 	int			i;
 
@@ -57,7 +58,11 @@ random_hex(char *out, int digits)
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
 	for (i = 0; i < digits / 2; i++)
-		sprintf(out + 2 * i, "%02x", bytes[i]);
+	{
+		out[2 * i] = hex[bytes[i] >> 4];
+		out[2 * i + 1] = hex[bytes[i] & 0xF];
+	}
+	out[digits] = '\0';
 }
 
 static const char *
@@ -101,7 +106,9 @@ make_traceparent(const char *trace_id)
 		!is_hex_run(trace_id, TRACE_ID_LEN, false))
 		return NULL;
 	made = palloc(TRACEPARENT_LEN + 1);
-	sprintf(made, "00-%s-", trace_id);
+	memcpy(made, "00-", 3);
+	memcpy(made + 3, trace_id, TRACE_ID_LEN);
+	made[35] = '-';
 	random_hex(made + 36, 16);
 	strcpy(made + 52, "-00");
 	return made;
