@@ -70,6 +70,7 @@ entries_open(EntryTable *table, const char *origin)
 	table->origin = CStringGetTextDatum(origin);
 	table->snapshot = NULL;
 	table->status_pending = enum_value("entry_status", "PENDING");
+	table->status_publishing = enum_value("entry_status", "PUBLISHING");
 	table->status_failed = enum_value("entry_status", "FAILED");
 	table->hold_key = enum_value("hold_reason", "KEY");
 	table->hold_scheduled = enum_value("hold_reason", "SCHEDULED");
@@ -103,22 +104,35 @@ init_key(ScanKey key, Relation index, const EntryCondition *condition)
 						   condition->procedure, condition->value);
 }
 
-void
-entry_scan_begin(EntryScan *scan, EntryTable *table, const char *index_name,
-				 const EntryCondition *conditions, int n)
+static void
+open_scan(EntryScan *scan, EntryTable *table, const char *index_name, int nkeys)
 {
-	EntryCondition of_origin = {1, BTEqualStrategyNumber, F_TEXTEQ, table->origin};
+	scan->table = table;
+	scan->index = index_open(relation_oid(index_name), AccessShareLock);
+	scan->slot = table_slot_create(table->heap, NULL);
+	scan->desc = index_beginscan(table->heap, scan->index, table->snapshot, nkeys, 0);
+}
+
+static void
+start_scan(EntryScan *scan, const EntryCondition *conditions, int n)
+{
+	EntryCondition of_origin = {1, BTEqualStrategyNumber, F_TEXTEQ, scan->table->origin};
 	ScanKeyData keys[MAX_CONDITIONS + 1];
 	int			i;
 
 	Assert(n <= MAX_CONDITIONS);
-	scan->index = index_open(relation_oid(index_name), AccessShareLock);
 	init_key(&keys[0], scan->index, &of_origin);
 	for (i = 0; i < n; i++)
 		init_key(&keys[i + 1], scan->index, &conditions[i]);
-	scan->slot = table_slot_create(table->heap, NULL);
-	scan->desc = index_beginscan(table->heap, scan->index, table->snapshot, n + 1, 0);
 	index_rescan(scan->desc, keys, n + 1, NULL, 0);
+}
+
+void
+entry_scan_begin(EntryScan *scan, EntryTable *table, const char *index_name,
+				 const EntryCondition *conditions, int n)
+{
+	open_scan(scan, table, index_name, n + 1);
+	start_scan(scan, conditions, n);
 }
 
 bool
@@ -136,14 +150,21 @@ entry_scan_end(EntryScan *scan)
 	index_close(scan->index, AccessShareLock);
 }
 
-/* Finds one row by its id; the caller ends the scan whatever the result. */
+/* For many look-ups by id: the scan is opened once and started anew for each. */
+void
+entry_finder_begin(EntryScan *finder, EntryTable *table)
+{
+	open_scan(finder, table, INDEX_PKEY, 2);
+}
+
+/* The row is in finder->slot until the next look-up or entry_scan_end. */
 bool
-entry_find(EntryTable *table, int64 id, EntryScan *scan)
+entry_find(EntryScan *finder, int64 id)
 {
 	EntryCondition by_id = {2, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id)};
 
-	entry_scan_begin(scan, table, INDEX_PKEY, &by_id, 1);
-	return entry_scan_next(scan);
+	start_scan(finder, &by_id, 1);
+	return entry_scan_next(finder);
 }
 
 int64

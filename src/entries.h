@@ -38,6 +38,7 @@ typedef struct EntryTable
 	Snapshot	snapshot;
 	/* enum values by OID */
 	Oid			status_pending;
+	Oid			status_publishing;
 	Oid			status_failed;
 	Oid			hold_key;
 	Oid			hold_scheduled;
@@ -54,6 +55,7 @@ typedef struct EntryCondition
 
 typedef struct EntryScan
 {
+	EntryTable *table;
 	Relation	index;
 	IndexScanDesc desc;
 	TupleTableSlot *slot;
@@ -69,7 +71,8 @@ extern void entry_scan_begin(EntryScan *scan, EntryTable *table,
 extern bool entry_scan_next(EntryScan *scan);
 extern void entry_scan_end(EntryScan *scan);
 
-extern bool entry_find(EntryTable *table, int64 id, EntryScan *scan);
+extern void entry_finder_begin(EntryScan *finder, EntryTable *table);
+extern bool entry_find(EntryScan *finder, int64 id);
 
 extern int64 entry_int64(TupleTableSlot *slot, AttrNumber column);
 extern Oid	entry_enum(TupleTableSlot *slot, AttrNumber column);

@@ -47,13 +47,19 @@ offer_untouched(Claim *claim, TupleTableSlot *slot)
 
 /* ---- skipped ---- */
 
-/* The row stays remembered, and its key waits for it. */
+/* Locked still, or no room: it stays remembered, and its key waits for it. */
 static void
-remember_again(Claim *claim, TupleTableSlot *slot)
+offer_again(Claim *claim, TupleTableSlot *slot)
 {
-	row_list_add(&claim->skipped, slot);
-	keyorder_block(&claim->order, entry_string(slot, ENTRY_MESSAGE_KEY),
-				   entry_int64(slot, ENTRY_ID));
+	char	   *key = entry_string(slot, ENTRY_MESSAGE_KEY);
+	int64		id = entry_int64(slot, ENTRY_ID);
+	Offer		offer = claim_offer(claim, slot, keyorder_must_wait(&claim->order, key, id));
+
+	if (offer == OFFER_LOCKED || offer == OFFER_NO_ROOM)
+	{
+		row_list_add(&claim->skipped, slot);
+		keyorder_block(&claim->order, key, id);
+	}
 }
 
 /*
@@ -63,25 +69,19 @@ remember_again(Claim *claim, TupleTableSlot *slot)
 void
 lane_skipped(Claim *claim)
 {
+	EntryScan	finder;
 	int			i;
 
+	if (claim->cursor.nskipped == 0)
+		return;
+	entry_finder_begin(&finder, &claim->table);
 	for (i = 0; i < claim->cursor.nskipped; i++)
 	{
-		EntryScan	scan;
-
-		if (entry_find(&claim->table, claim->cursor.skipped[i], &scan) &&
-			is_untouched(claim, scan.slot))
-		{
-			char	   *key = entry_string(scan.slot, ENTRY_MESSAGE_KEY);
-			int64		id = entry_int64(scan.slot, ENTRY_ID);
-			Offer		offer = claim_offer(claim, scan.slot,
-											keyorder_must_wait(&claim->order, key, id));
-
-			if (offer == OFFER_LOCKED || offer == OFFER_NO_ROOM)
-				remember_again(claim, scan.slot);
-		}
-		entry_scan_end(&scan);
+		if (entry_find(&finder, claim->cursor.skipped[i]) &&
+			is_untouched(claim, finder.slot))
+			offer_again(claim, finder.slot);
 	}
+	entry_scan_end(&finder);
 	if (claim->skipped.count != claim->cursor.nskipped)
 		claim->cursor_moved = true;
 }
@@ -164,15 +164,9 @@ lane_due(Claim *claim, int max_rows)
 
 /* ---- late ---- */
 
-typedef struct LateRow
-{
-	int64		id;
-	ItemPointerData tid;
-} LateRow;
-
 typedef struct LateRows
 {
-	LateRow    *rows;
+	int64	   *ids;
 	int			count;
 	int			room;
 	int			limit;			/* the lowest so many ids are wanted */
@@ -181,8 +175,8 @@ typedef struct LateRows
 static int
 compare_late(const void *a, const void *b)
 {
-	int64		x = ((const LateRow *) a)->id;
-	int64		y = ((const LateRow *) b)->id;
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
 
 	return x < y ? -1 : x > y ? 1 : 0;
 }
@@ -193,12 +187,10 @@ late_add(LateRows *late, TupleTableSlot *slot)
 {
 	if (late->count == late->room)
 	{
-		qsort(late->rows, late->count, sizeof(LateRow), compare_late);
+		qsort(late->ids, late->count, sizeof(int64), compare_late);
 		late->count = late->limit;
 	}
-	late->rows[late->count].id = entry_int64(slot, ENTRY_ID);
-	late->rows[late->count].tid = slot->tts_tid;
-	late->count++;
+	late->ids[late->count++] = entry_int64(slot, ENTRY_ID);
 }
 
 static void
@@ -258,7 +250,7 @@ late_gather(Claim *claim, LateRows *late, bool *more)
 
 	late->limit = claim->rows_left + 1;
 	late->room = 2 * late->limit;
-	late->rows = palloc(sizeof(LateRow) * late->room);
+	late->ids = palloc(sizeof(int64) * late->room);
 	late->count = 0;
 	for (i = 0; i < claim->cursor.seen->nxip; i++)
 	{
@@ -268,7 +260,7 @@ late_gather(Claim *claim, LateRows *late, bool *more)
 			late_of_xid(claim, xid, late);
 	}
 	late_of_newer(claim, late);
-	qsort(late->rows, late->count, sizeof(LateRow), compare_late);
+	qsort(late->ids, late->count, sizeof(int64), compare_late);
 	*more = late->count > late->limit - 1;
 	late->count = Min(late->count, late->limit - 1);
 }
@@ -277,21 +269,21 @@ late_gather(Claim *claim, LateRows *late, bool *more)
 static bool
 late_offer_all(Claim *claim, const LateRows *late)
 {
+	EntryScan	finder;
+	bool		going = true;
 	int			i;
 
+	entry_finder_begin(&finder, &claim->table);
 	for (i = 0; i < late->count; i++)
 	{
-		EntryScan	scan;
-		bool		going = true;
-
-		if (entry_find(&claim->table, late->rows[i].id, &scan))
-			going = offer_untouched(claim, scan.slot);
-		entry_scan_end(&scan);
+		if (entry_find(&finder, late->ids[i]))
+			going = offer_untouched(claim, finder.slot);
 		if (!going)
-			return false;
-		claim->cursor.pass_id = late->rows[i].id;
+			break;
+		claim->cursor.pass_id = late->ids[i];
 	}
-	return true;
+	entry_scan_end(&finder);
+	return going;
 }
 
 /* One pass on from where it stopped; true when it is exhausted. */

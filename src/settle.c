@@ -130,22 +130,30 @@ status_name(Oid status)
 	return DatumGetCString(DirectFunctionCall1(enum_out, ObjectIdGetDatum(status)));
 }
 
+static bool
+is_ours(EntryTable *table, TupleTableSlot *slot, int64 claim_id)
+{
+	return entry_enum(slot, ENTRY_STATUS) == table->status_publishing &&
+		!entry_is_null(slot, ENTRY_CLAIM_ID) &&
+		entry_int64(slot, ENTRY_CLAIM_ID) == claim_id;
+}
+
 static void
-read_row(TupleTableSlot *slot, int64 claim_id, SettleRow *row)
+read_row(EntryTable *table, TupleTableSlot *slot, int64 claim_id, SettleRow *row)
 {
 	bool		isnull;
-	bool		ours = !entry_is_null(slot, ENTRY_CLAIM_ID) &&
-		entry_int64(slot, ENTRY_CLAIM_ID) == claim_id;
 
-	row->status = status_name(entry_enum(slot, ENTRY_STATUS));
 	row->tid = slot->tts_tid;
 	row->key = entry_string(slot, ENTRY_MESSAGE_KEY);
 	row->topic = entry_string(slot, ENTRY_TOPIC);
 	row->attempts = DatumGetInt16(slot_getattr(slot, ENTRY_ATTEMPTS, &isnull));
 	row->holds = DatumGetInt16(slot_getattr(slot, ENTRY_HOLDS, &isnull));
 	row->was_failed = !entry_is_null(slot, ENTRY_FAILED_AT);
-	if (!ours || strcmp(row->status, "PUBLISHING") != 0)
+	if (!is_ours(table, slot, claim_id))
+	{
 		row->found = FOUND_MOVED;
+		row->status = status_name(entry_enum(slot, ENTRY_STATUS));
+	}
 	else if (entry_maybe_locked(slot) && !try_lock(row, claim_id))
 		row->found = FOUND_LOCKED;
 	else
@@ -155,21 +163,22 @@ read_row(TupleTableSlot *slot, int64 claim_id, SettleRow *row)
 static void
 find_rows(EntryTable *table, int64 claim_id, SettleRow *rows, int n)
 {
+	EntryScan	finder;
 	int			i;
 
+	entry_finder_begin(&finder, table);
 	for (i = 0; i < n; i++)
 	{
-		EntryScan	scan;
-
-		if (entry_find(table, rows[i].id, &scan))
-			read_row(scan.slot, claim_id, &rows[i]);
+		rows[i].status = "PUBLISHING";
+		if (entry_find(&finder, rows[i].id))
+			read_row(table, finder.slot, claim_id, &rows[i]);
 		else
 		{
 			rows[i].found = FOUND_GONE;
 			rows[i].status = "GONE";
 		}
-		entry_scan_end(&scan);
 	}
+	entry_scan_end(&finder);
 }
 
 /* ---- PUBLISHED, all at once ---- */

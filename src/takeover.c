@@ -105,14 +105,14 @@ takeover_block_keys(KeyOrder *order, const ArrayType *left_open)
 {
 	int			n;
 	int64	   *ids = int64_array_values((ArrayType *) left_open, &n);
+	EntryScan	finder;
 	int			i;
 
+	if (n == 0)
+		return;
+	entry_finder_begin(&finder, order->table);
 	for (i = 0; i < n; i++)
-	{
-		EntryScan	scan;
-
-		if (entry_find(order->table, ids[i], &scan))
-			keyorder_block(order, entry_string(scan.slot, ENTRY_MESSAGE_KEY), PG_INT64_MIN);
-		entry_scan_end(&scan);
-	}
+		if (entry_find(&finder, ids[i]))
+			keyorder_block(order, entry_string(finder.slot, ENTRY_MESSAGE_KEY), PG_INT64_MIN);
+	entry_scan_end(&finder);
 }
