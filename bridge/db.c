@@ -384,6 +384,10 @@ finish_statement(struct db *db, msec_t now)
 		return;
 	}
 	set_state(db, DB_IDLE);
+	log_debug("statement done",
+			  LOG_TEXT("statement", statements[db->statement].name),
+			  LOG_NUM("rows", PQntuples(result)),
+			  LOG_NUM("ms", clock_now() - db->deadline + DB_ANSWER_TIMEOUT));
 	db->deadline = CLOCK_NEVER;
 	db->events.result(db->events.owner, db->statement, result);
 }
