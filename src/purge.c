@@ -9,7 +9,8 @@
  * Where a walk stopped is remembered in purge_position, and the next one goes on
  * from there: rows deleted before leave dead index entries at the low end, and an
  * old snapshot keeps them there, so starting over each time would cost more and
- * more.  Once an hour a walk does start over, for what was published late.
+ * more.  Once an hour (or after the retention, if that is shorter) a walk that is
+ * through starts over, for what was published late.
  */
 #include "acme_outbox.h"
 
@@ -22,7 +23,7 @@
 
 PG_FUNCTION_INFO_V1(acme_outbox_purge);
 
-/* batches per origin in one call; a walk starts over after so many seconds */
+/* batches per origin in one call; after so many seconds a walk starts over */
 #define BATCHES_AT_ONCE 10
 #define START_OVER_S 3600
 
@@ -35,18 +36,20 @@ static KeptPlan seed_plan = {
 	1, {TEXTOID}
 };
 
-#define IS_OVER " started_at < clock_timestamp() - $2 * interval '1 second'"
-
 static KeptPlan take_plan = {
-	"SELECT CASE WHEN" IS_OVER " THEN NULL ELSE id END"
-	" FROM acme_outbox.purge_position WHERE origin = $1 FOR UPDATE SKIP LOCKED",
-	2, {TEXTOID, INT4OID}
+	"SELECT id FROM acme_outbox.purge_position WHERE origin = $1 FOR UPDATE SKIP LOCKED",
+	1, {TEXTOID}
 };
 
+/* $2 id reached, $3 seconds after which a finished walk starts over; NULL: unfinished */
+#define IS_OVER " coalesce(started_at < clock_timestamp() - $3 * interval '1 second', false)"
+
 static KeptPlan move_plan = {
-	"UPDATE acme_outbox.purge_position SET id = $3, started_at = CASE WHEN" IS_OVER
-	" THEN clock_timestamp() ELSE started_at END WHERE origin = $1",
-	3, {TEXTOID, INT4OID, INT8OID}
+	"UPDATE acme_outbox.purge_position SET"
+	" id = CASE WHEN" IS_OVER " THEN -9223372036854775808 ELSE $2 END,"
+	" started_at = CASE WHEN" IS_OVER " THEN clock_timestamp() ELSE started_at END"
+	" WHERE origin = $1",
+	3, {TEXTOID, INT8OID, INT4OID}
 };
 
 /*
@@ -151,7 +154,8 @@ purge_batch(DutyReport *report, Datum origin, int64 *position)
 static void
 purge_origin(DutyReport *report, const char *origin)
 {
-	Datum		args[] = {CStringGetTextDatum(origin), Int32GetDatum(START_OVER_S), 0};
+	Datum		args[] = {CStringGetTextDatum(origin), 0,
+	Int32GetDatum(Min(guc_retention_published, START_OVER_S))};
 	int64		position;
 	bool		more = true;
 
@@ -166,8 +170,8 @@ purge_origin(DutyReport *report, const char *origin)
 		more = purge_batch(report, args[0], &position);
 	if (more)
 		worse(report, DUTY_MORE);
-	args[2] = Int64GetDatum(position);
-	plan_run(&move_plan, args, NULL, SPI_OK_UPDATE);
+	args[1] = Int64GetDatum(position);
+	plan_run(&move_plan, args, more ? "  n" : NULL, SPI_OK_UPDATE);
 }
 
 static void

@@ -66,7 +66,7 @@ static KeptPlan lost_plan = {
 /* claims older than $1 seconds with no live lease behind them */
 static KeptPlan stranded_plan = {
 	"SELECT c.claim_id, c.origin,"
-	" date_trunc('second', clock_timestamp() - c.claimed_at)::text"
+	" date_trunc('second', clock_timestamp() - c.claimed_at)::text, c.claimed_by"
 	" FROM acme_outbox.outbox_claim c"
 	" LEFT JOIN acme_outbox.relay_lease l ON l.origin = c.origin"
 	" WHERE c.claimed_at <= clock_timestamp() - $1 * interval '1 second'"
@@ -231,9 +231,22 @@ warn_lost(Reaping *reaping, const char *origin)
 			 errhint("Find out whether they arrived; set those that did to PUBLISHED and those that did not to PENDING.")));
 }
 
+static void
+warn_failed(int64 entries, const char *origin, const char *age, const char *relay)
+{
+	ereport(WARNING,
+			(errmsg_plural("%lld stranded entry of origin \"%s\" is FAILED now",
+						   "%lld stranded entries of origin \"%s\" are FAILED now",
+						   entries, (long long) entries, origin),
+			 errdetail("Relay \"%s\" claimed %s ago and lost its lease before it said what became of the claim.",
+					   relay, age),
+			 errhint("Find out whether the entries arrived before you retry them.")));
+}
+
 /* Ends one stranded claim, or as much of it as the bound and other locks allow. */
 static void
-fail_claim(Reaping *reaping, int64 claim_id, const char *origin, const char *age)
+fail_claim(Reaping *reaping, int64 claim_id, const char *origin, const char *age,
+		   const char *relay)
 {
 	int			room = guc_duty_batch_rows - (int) reaping->failed;
 	Datum		args[] = {Int64GetDatum(claim_id), CStringGetTextDatum(origin),
@@ -250,6 +263,8 @@ fail_claim(Reaping *reaping, int64 claim_id, const char *origin, const char *age
 	}
 	failed = plan_run(&fail_plan, args, NULL, SPI_OK_UPDATE);
 	reaping->failed += failed;
+	if (failed > 0)
+		warn_failed(failed, origin, age, relay);
 	plan_run(&shrink_plan, args, NULL, SPI_OK_UPDATE);
 	if (plan_run(&close_plan, args, NULL, SPI_OK_DELETE) == 0)
 		reaping->result = Max(reaping->result,
@@ -277,7 +292,8 @@ fail_stranded(Reaping *reaping)
 				   DatumGetInt64(SPI_getbinval(claims->vals[i], claims->tupdesc,
 											   1, &isnull)),
 				   SPI_getvalue(claims->vals[i], claims->tupdesc, 2),
-				   SPI_getvalue(claims->vals[i], claims->tupdesc, 3));
+				   SPI_getvalue(claims->vals[i], claims->tupdesc, 3),
+				   SPI_getvalue(claims->vals[i], claims->tupdesc, 4));
 	}
 	if (n == CLAIMS_AT_ONCE && reaping->failed > 0)
 		reaping->result = Max(reaping->result, DUTY_MORE);
@@ -310,9 +326,11 @@ reap(void)
 		reaping.result = DUTY_CONTENDED;
 		return reaping;
 	}
-	warn_stuck(&reaping);
 	if (guc_stale_claim_policy == STALE_CLAIM_STRAND && guc_reaper_fail_after > 0)
 		fail_stranded(&reaping);
+	if (reaping.result == DUTY_MORE)
+		return reaping;			/* warn once, when all are failed */
+	warn_stuck(&reaping);
 	foreach(origin, duty_origins())
 	{
 		warn_lost(&reaping, lfirst(origin));

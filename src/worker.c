@@ -271,6 +271,8 @@ fix_settings(void)
 
 	for (int i = 0; i < lengthof(fixed); i++)
 		SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET,
+					PGC_S_OVERRIDE);
 }
 
 /*
