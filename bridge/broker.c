@@ -154,6 +154,27 @@ broker_free(struct broker *b)
 	empty_amqp_pool(&b->pool);
 }
 
+/* Before READY: login or virtual host refused, which a person must mend. */
+static bool
+is_refusal(int code)
+{
+	return code == AMQP_ACCESS_REFUSED || code == AMQP_NOT_ALLOWED;
+}
+
+static void
+log_drop(const struct broker *b, bool was_open, int code, const char *reason,
+		 const char *detail, msec_t delay)
+{
+	if (!b->wants_connection)
+		log_info("broker connection closed");
+	else
+		log_warn(was_open ? "broker connection lost" : "broker not reachable",
+				 LOG_TEXT("reason", reason), LOG_TEXT("detail", detail),
+				 LOG_NUM("code", code), LOG_NUM("retry_ms", delay),
+				 LOG_TEXT("host", b->settings.uri.host),
+				 LOG_TEXT("port", b->settings.uri.port));
+}
+
 /*
  * End the connection, plan the next one, and tell the owner if it had been up.
  * code is the broker's reply code, or 0.
@@ -162,7 +183,7 @@ void
 broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 {
 	bool		was_open = b->state >= BROKER_READY;
-	bool		closing = b->state == BROKER_CLOSING;
+	bool		refused = !was_open && is_refusal(code);
 	msec_t		now = clock_now();
 	msec_t		delay;
 
@@ -174,14 +195,10 @@ broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 	set_state(b, BROKER_DOWN);
 	delay = backoff_next(&b->backoff, (uint32_t) random());
 	b->retry_at = b->wants_connection ? now + delay : CLOCK_NEVER;
-	if (closing)
-		log_info("broker connection closed");
+	if (refused)
+		b->events.refused(b->events.owner, detail);
 	else
-		log_warn(was_open ? "broker connection lost" : "broker not reachable",
-				 LOG_TEXT("reason", reason), LOG_TEXT("detail", detail),
-				 LOG_NUM("code", code), LOG_NUM("retry_ms", delay),
-				 LOG_TEXT("host", b->settings.uri.host),
-				 LOG_TEXT("port", b->settings.uri.port));
+		log_drop(b, was_open, code, reason, detail, delay);
 	if (was_open)
 		b->events.down(b->events.owner, code);
 }
@@ -437,17 +454,11 @@ handle_unblocked(struct broker *b, msec_t now)
 	b->events.unblocked(b->events.owner, now - b->blocked_since);
 }
 
-/*
- * The broker ends the connection. Before READY with 403 or 530 that is a
- * refused login or virtual host, which only a person can mend.
- */
+/* The broker ends the connection. */
 static void
 handle_close(struct broker *b, const amqp_connection_close_t *close)
 {
 	amqp_connection_close_ok_t close_ok = {0};
-	bool		refused = b->state < BROKER_READY &&
-		(close->reply_code == AMQP_ACCESS_REFUSED ||
-		 close->reply_code == AMQP_NOT_ALLOWED);
 	int			code = close->reply_code;
 	char		text[TEXT_MAX];
 
@@ -456,8 +467,6 @@ handle_close(struct broker *b, const amqp_connection_close_t *close)
 	b->guarded = false;
 	broker_flush(b);
 	broker_drop(b, code, "closed by the broker", text);
-	if (refused)
-		b->events.refused(b->events.owner, text);
 }
 
 static void

@@ -149,13 +149,12 @@ db_free(struct db *db)
 	release_connection(db);
 }
 
-/* End the connection, plan the next one, and tell the owner. */
+/* End the connection, plan the next one, and tell the owner, who logs it. */
 void
 db_drop(struct db *db, enum db_failure failure, const char *reason)
 {
 	char		text[TEXT_MAX];
 	msec_t		now = clock_now();
-	msec_t		delay;
 
 	if (db->state == DB_DOWN)
 		return;
@@ -165,11 +164,7 @@ db_drop(struct db *db, enum db_failure failure, const char *reason)
 		backoff_reset(&db->backoff);
 	release_connection(db);
 	set_state(db, DB_DOWN);
-	delay = backoff_next(&db->backoff, (uint32_t) random());
-	db->retry_at = db->wants_connection ? now + delay : CLOCK_NEVER;
-	if (db->wants_connection)
-		log_warn("database connection lost", LOG_TEXT("reason", text),
-				 LOG_NUM("retry_ms", delay));
+	db->retry_at = now + backoff_next(&db->backoff, (uint32_t) random());
 	db->events.down(db->events.owner, failure, text);
 }
 

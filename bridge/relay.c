@@ -694,6 +694,10 @@ on_db_down(void *owner, enum db_failure failure, const char *reason)
 
 	if (r->state >= RELAY_CLOSING)
 		return;
+	if (r->established)
+		log_warn(r->state == RELAY_OFFLINE ? "database not reachable" :
+				 "database connection lost", LOG_TEXT("reason", reason),
+				 LOG_NUM("retry_ms", r->db.retry_at - now));
 	forget_window(r, "database connection lost");
 	if (r->state == RELAY_STOPPING)
 	{
@@ -753,7 +757,11 @@ on_refused(void *owner, const char *reason)
 	bool		is_stdout = config_number(r->config, SET_SINK) == SINK_STDOUT;
 
 	if (r->publisher_seen && !is_stdout)
-		return;					/* logged as lost; retried with backoff */
+	{
+		log_warn("broker refused the login, retrying",
+				 LOG_TEXT("reason", reason));
+		return;
+	}
 	log_error(is_stdout ? "cannot write to stdout" :
 			  "cannot start: the broker refused the login",
 			  LOG_TEXT("reason", reason),
