@@ -20,6 +20,7 @@
 
 #define MAX_LOCALE 35
 #define MAX_SCHEMA_VERSION 64
+#define MAX_SHOWN_NAME 64
 
 static void
 append_string(StringInfo out, const char *name, const char *value)
@@ -161,6 +162,20 @@ is_dotted(const char *name)
 	return dots > 0 && run > 0;
 }
 
+/* A payload passed in a name's place must not be shown: JSON does not look so. */
+static bool
+may_show_name(const char *name)
+{
+	const char *p = name;
+
+	if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')) ||
+		strlen(name) > MAX_SHOWN_NAME)
+		return false;
+	while (is_dotted_char(*p) || (*p >= 'A' && *p <= 'Z') || *p == '.')
+		p++;
+	return *p == '\0';
+}
+
 static void
 check_event_name(const char *name)
 {
@@ -169,7 +184,8 @@ check_event_name(const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_OX_EVENT_NAME),
 				 name == NULL ? errmsg("event name is null") :
-				 errmsg("invalid event name \"%.64s\"", name),
+				 may_show_name(name) ? errmsg("invalid event name \"%s\"", name) :
+				 errmsg("invalid event name"),
 				 errdetail("An event name is PascalCase or dotted lower case, of at most %d bytes.",
 						   MAX_SHORT_STRING),
 				 errhint("Use a name in the past tense, for example OrderPlaced or trading.sale.created.")));
