@@ -141,6 +141,7 @@ release_socket(struct broker *b)
 	b->addresses = b->address = NULL;
 	b->fd = -1;
 	b->guarded = false;
+	b->heartbeat = 0;			/* until the next one is agreed */
 	buffer_clear(&b->in);
 	buffer_clear(&b->out);
 }
@@ -294,7 +295,6 @@ finish_connecting(struct broker *b, msec_t now)
 	set_state(b, BROKER_STARTING);
 	b->deadline = now + b->settings.connect_timeout;
 	b->last_input = b->last_output = now;
-	b->heartbeat = 0;
 	b->frame_max = FRAME_MAX;
 	buffer_append(&b->out, PROTOCOL_HEADER, sizeof(PROTOCOL_HEADER));
 	broker_flush(b);

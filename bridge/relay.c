@@ -746,6 +746,8 @@ on_lost(void *owner)
 {
 	struct relay *r = owner;
 
+	if (r->epoch[0] == '\0')
+		return;					/* the window is being forgotten */
 	claims_release(&r->claims, false, "broker connection lost before sending",
 				   clock_now());
 }
