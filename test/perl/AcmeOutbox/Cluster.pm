@@ -8,8 +8,8 @@ use warnings;
 
 use parent -norequire, 'PostgreSQL::Test::Cluster';
 use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
+use PostgreSQL::Test::Utils ();
+use Test::More ();
 use Time::HiRes qw(sleep time);
 
 use constant ORIGIN => 'shop';
@@ -91,6 +91,13 @@ SELECT count(acme_outbox.publish('$exchange', 'order.placed',
 SQL
 }
 
+sub publish_one
+{
+	my ($self, $aggregate, $event_name) = @_;
+	return $self->sql(
+		"SELECT acme_outbox.publish('events', 'k', '$aggregate', '$event_name', '{}'::text)");
+}
+
 # How many entries are in a state.
 sub in_status
 {
@@ -116,7 +123,7 @@ sub verify_ok
 	my $found = $self->sql('SELECT * FROM acme_outbox.verify()');
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return is($found, '', "$what: verify() finds no violation");
+	return Test::More::is($found, '', "$what: verify() finds no violation");
 }
 
 # Event ids in the order of publication, one line each: id|event_id|key|attempts.
