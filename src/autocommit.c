@@ -7,14 +7,16 @@
  * transaction rolls back; the event was committed on its own and is sent.  On the
  * publishing connection this looks like a top-level SELECT outside a transaction
  * block that calls publish itself and changes nothing else.  Called from inside
- * a function, a trigger or a data-modifying statement, publish is not at the top of
- * the plan, so it is not reported.
+ * a function or a trigger, publish is not in the statement's plan, and
+ * a data-modifying statement is no SELECT, so these are not reported.
  */
 #include "acme_outbox.h"
 
 #include "access/xact.h"
 #include "autocommit.h"
+#include "executor/execdesc.h"
 #include "guc.h"
+#include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/plannodes.h"
 #include "tcop/pquery.h"
@@ -29,33 +31,45 @@ calls_function(Node *node, void *context)
 	return expression_tree_walker(node, calls_function, context);
 }
 
+/* Any node of the plan: a subselect, a CTE or FROM may hold the call as well. */
 static bool
-plan_calls_function(Plan *plan, Oid *function)
+plan_calls_function(PlanState *state, void *function)
 {
-	for (; plan != NULL; plan = outerPlan(plan))
-		if (calls_function((Node *) plan->targetlist, function))
-			return true;
-	return false;
+	Plan	   *plan = state->plan;
+
+	if (calls_function((Node *) plan->targetlist, function) ||
+		calls_function((Node *) plan->qual, function))
+		return true;
+	if (IsA(plan, FunctionScan) &&
+		calls_function((Node *) ((FunctionScan *) plan)->functions, function))
+		return true;
+	if (IsA(plan, ValuesScan) &&
+		calls_function((Node *) ((ValuesScan *) plan)->values_lists, function))
+		return true;
+	return planstate_tree_walker(state, plan_calls_function, function);
 }
 
 static bool
 statement_only_publishes(Oid publish_oid)
 {
-	PlannedStmt *stmt;
+	QueryDesc  *query;
 
 	if (ActivePortal == NULL || ActivePortal->strategy != PORTAL_ONE_SELECT ||
-		list_length(ActivePortal->stmts) != 1)
+		ActivePortal->queryDesc == NULL)
 		return false;
-	stmt = linitial_node(PlannedStmt, ActivePortal->stmts);
-	return stmt->commandType == CMD_SELECT && !stmt->hasModifyingCTE &&
-		plan_calls_function(stmt->planTree, &publish_oid);
+	query = ActivePortal->queryDesc;
+	return query->operation == CMD_SELECT && !query->plannedstmt->hasModifyingCTE &&
+		query->planstate != NULL && plan_calls_function(query->planstate, &publish_oid);
 }
 
+/* Once per call in the statement, however many rows it has. */
 void
-autocommit_check(Oid publish_oid)
+autocommit_check(FmgrInfo *publish)
 {
-	if (guc_autocommit_publish == AUTOCOMMIT_OFF || IsTransactionBlock() ||
-		!statement_only_publishes(publish_oid))
+	if (guc_autocommit_publish == AUTOCOMMIT_OFF || publish->fn_extra != NULL)
+		return;
+	publish->fn_extra = publish;
+	if (IsTransactionBlock() || !statement_only_publishes(publish->fn_oid))
 		return;
 
 	ereport(guc_autocommit_publish == AUTOCOMMIT_ERROR ? ERROR : WARNING,

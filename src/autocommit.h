@@ -7,6 +7,6 @@
 
 #include "fmgr.h"
 
-extern void autocommit_check(Oid publish_oid);
+extern void autocommit_check(FmgrInfo *publish);
 
 #endif							/* ACME_OUTBOX_AUTOCOMMIT_H */

@@ -105,7 +105,7 @@ publish(FunctionCallInfo fcinfo, bool is_jsonb)
 {
 	PublishRequest request = {0};
 
-	autocommit_check(fcinfo->flinfo->fn_oid);
+	autocommit_check(fcinfo->flinfo);
 	request.topic = arg_string(fcinfo, PUB_TOPIC);
 	request.routing_key = arg_string(fcinfo, PUB_ROUTING_KEY);
 	request.aggregate = arg_string(fcinfo, PUB_AGGREGATE);
@@ -133,7 +133,7 @@ enqueue_job(FunctionCallInfo fcinfo, bool is_jsonb)
 {
 	PublishRequest request = {.job = true, .kind = "COMMAND"};
 
-	autocommit_check(fcinfo->flinfo->fn_oid);
+	autocommit_check(fcinfo->flinfo);
 	request.topic = arg_string(fcinfo, JOB_TOPIC);
 	request.routing_key = arg_string(fcinfo, JOB_ROUTING_KEY);
 	request.aggregate = arg_string(fcinfo, JOB_AGGREGATE);
