@@ -1,0 +1,110 @@
+# shellcheck shell=bash
+# drain:  a backlog, from the outbox to the broker, against a program that has the
+#         same messages to send and no database.
+# memory: how large the bridge becomes, by the size of the backlog.
+
+drain_window=1000
+bridge_arguments=(--once)
+
+# body_bytes: what the messages of the backlog weigh.
+body_bytes()
+{
+	query 'SELECT round(avg(octet_length(payload))) FROM acme_outbox.outbox_entry'
+}
+
+# timed NAME COMMAND...: sets elapsed, processor and peak.
+timed()
+{
+	local name=$1
+	shift
+	bridge_status=0
+	"$@" >"$work/$name.log" 2>&1 || bridge_status=$?
+	if [ "$bridge_status" != 0 ]; then
+		tail -n 20 "$work/$name.log" >&2
+		die "$name failed with status $bridge_status"
+	fi
+	read -r elapsed processor peak <"$work/stopwatch.out"
+}
+
+run_plain()
+{
+	timed plain "$bin/stopwatch" "$work/stopwatch.out" "$bin/plain_publisher" \
+		"$broker_uri" bench order.placed "$1" "$2" "$drain_window"
+}
+
+run_bridge()
+{
+	timed bridge bridge "$bin/stopwatch" "$work/stopwatch.out" "$bin/acme-outbox-bridge"
+}
+
+record_drain()
+{
+	local round=$1 name=$2 entries=$3
+	no_alarm
+	wait_until 30 queue_has "$entries" \
+		|| die "$name: $(queue_length) messages in the queue, not $entries"
+	record drain "$round" "$name" messages 1/s "$(calc "$entries / $elapsed")"
+	record drain "$round" "$name" "own processor time" us/message \
+		"$(calc "1000000 * $processor / $entries")"
+}
+
+measure_drain()
+{
+	local round=$1 type=$2 entries=$3
+	local arguments="{\"x-queue-type\": \"$type\"}"
+	fresh_database acme_outbox
+	await_worker
+	fill acme_outbox "$entries"
+
+	fresh_queue "$arguments"
+	run_plain "$entries" "$(body_bytes)"
+	record_drain "$round" "plain publisher, $type queue" "$entries"
+
+	fresh_queue "$arguments"
+	run_bridge
+	record_drain "$round" "bridge, $type queue" "$entries"
+	check_published "$entries"
+}
+
+part_drain()
+{
+	local round type entries
+	entries=$(scaled 100000 2000)
+	use_server pg
+	start_broker
+	for type in quorum classic; do
+		compare drain messages "bridge, $type queue" "plain publisher, $type queue" '>=0.8'
+	done
+	for round in $(seq "$rounds"); do
+		for type in quorum classic; do
+			measure_drain "$round" "$type" "$entries"
+		done
+	done
+}
+
+# The queue keeps only the last thousand: the broker's memory is not the question.
+measure_memory()
+{
+	local round=$1 entries=$2
+	fresh_database acme_outbox
+	await_worker
+	fill acme_outbox "$entries" 1000
+	fresh_queue '{"x-max-length": 1000}'
+	run_bridge
+	check_published "$entries"
+	record memory "$round" "$entries entries" "highest resident size" kB "$peak"
+}
+
+part_memory()
+{
+	local round small large
+	small=1000
+	large=$(scaled 1000000 10000)
+	use_server pg
+	start_broker
+	compare memory "highest resident size" "$large entries" "$small entries" '<=1.5'
+	for round in $(seq "$rounds"); do
+		measure_memory "$round" "$small"
+		measure_memory "$round" "$large"
+	done
+}
