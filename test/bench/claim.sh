@@ -24,7 +24,7 @@ updates_counted()
 
 measure_claim()
 {
-	local contender=$1 held=$2 round=$3 entries=$4 name before after done seconds claiming left
+	local contender=$1 held=$2 round=$3 entries=$4 name before after finished seconds claiming left
 	name=$contender$([ "$held" = 0 ] || echo " (old snapshot)")
 	fresh_database "${contender%-bulk}"
 	fill "${contender%-bulk}" "$entries"
@@ -33,20 +33,20 @@ measure_claim()
 	PGUSER=bench_relay "$bin/claim_loop" "$contender" shop "$claim_batch" "$entries" \
 		"$claim_limit" >"$work/claim.out"
 	after=$(wal_position)
-	read -r done seconds claiming <"$work/claim.out"
-	[ "$held" = 0 ] || end_snapshot $((done / claim_batch))
+	read -r finished seconds claiming <"$work/claim.out"
+	[ "$held" = 0 ] || end_snapshot $((finished / claim_batch))
 
 	left=$(query "SELECT count(*) FROM $(claim_table "$contender") WHERE status <> 'PUBLISHED'")
-	[ "$left" = $((entries - done)) ] || die "$left of $entries are left after $done"
-	wait_until 30 updates_counted "$contender" $((2 * done)) \
+	[ "$left" = $((entries - finished)) ] || die "$left of $entries are left after $finished"
+	wait_until 30 updates_counted "$contender" $((2 * finished)) \
 		|| die "the server did not count the updates"
-	record claim "$round" "$name" entries 1/s "$(calc "$done / $seconds")"
+	record claim "$round" "$name" entries 1/s "$(calc "$finished / $seconds")"
 	record claim "$round" "$name" "time in claims" % "$(calc "100 * $claiming / $seconds")"
-	record claim "$round" "$name" WAL B/entry "$(calc "($after - $before) / $done")"
+	record claim "$round" "$name" WAL B/entry "$(calc "($after - $before) / $finished")"
 	record claim "$round" "$name" "HOT updates" % "$(query "
 		SELECT 100.0 * n_tup_hot_upd / n_tup_upd FROM pg_stat_user_tables
 		WHERE relid = '$(claim_table "$contender")'::regclass")"
-	record claim "$round" "$name" "done of the backlog" % "$(calc "100 * $done / $entries")"
+	record claim "$round" "$name" "done of the backlog" % "$(calc "100 * $finished / $entries")"
 }
 
 part_claim()

@@ -4,7 +4,6 @@
 # memory: how large the bridge becomes, by the size of the backlog.
 
 drain_window=1000
-bridge_arguments=(--once)
 
 # body_bytes: what the messages of the backlog weigh.
 body_bytes()
@@ -17,12 +16,10 @@ timed()
 {
 	local name=$1
 	shift
-	bridge_status=0
-	"$@" >"$work/$name.log" 2>&1 || bridge_status=$?
-	if [ "$bridge_status" != 0 ]; then
+	"$@" >"$work/$name.log" 2>&1 || {
 		tail -n 20 "$work/$name.log" >&2
-		die "$name failed with status $bridge_status"
-	fi
+		die "$name failed"
+	}
 	read -r elapsed processor peak <"$work/stopwatch.out"
 }
 
@@ -34,7 +31,9 @@ run_plain()
 
 run_bridge()
 {
-	timed bridge bridge "$bin/stopwatch" "$work/stopwatch.out" "$bin/acme-outbox-bridge"
+	PGUSER=bench_relay RABBITMQ_URI=$broker_uri timed bridge \
+		"$bin/stopwatch" "$work/stopwatch.out" "$bin/acme-outbox-bridge" \
+		relay --origin shop --once
 }
 
 record_drain()

@@ -20,8 +20,8 @@ measure_latency()
 	fresh_database acme_outbox
 	[ "$server" != pg ] || await_worker
 	fresh_queue '{"x-queue-type": "quorum"}'
-	bridge_arguments=()
-	bridge env "$bin/acme-outbox-bridge" >"$work/relay.log" 2>&1 &
+	PGUSER=bench_relay RABBITMQ_URI=$broker_uri \
+		"$bin/acme-outbox-bridge" relay --origin shop >"$work/relay.log" 2>&1 &
 	relay=$!
 	wait_until 30 bridge_is_active || die "the bridge is not active"
 

@@ -77,7 +77,7 @@ start_server()
 
 use_server()
 {
-	# shellcheck disable=SC1091
+	# shellcheck source=/dev/null
 	. "$work/$1/env"
 }
 
@@ -122,7 +122,7 @@ await_worker()
 # fill CONTENDER ENTRIES [PER_TRANSACTION]: a backlog just written, and analyzed.
 fill()
 {
-	query "SET synchronous_commit = off; CALL bench.fill('$1', $2, ${3:-100})"
+	PGOPTIONS='-c synchronous_commit=off' query "CALL bench.fill('$1', $2, ${3:-100})"
 	query ANALYZE
 }
 
@@ -170,7 +170,7 @@ start_broker()
 	[ ! -e "$work/mq/env" ] || return 0
 	progress broker "starting RabbitMQ"
 	test/env/rabbitmq start "$work/mq"
-	# shellcheck disable=SC1091
+	# shellcheck source=/dev/null
 	. "$work/mq/env"
 	broker_uri="amqp://guest:guest@127.0.0.1:$RABBITMQ_PORT/%2f"
 	# RabbitMQ's own default; a private node of the tests has less.
@@ -211,13 +211,6 @@ queue_has()
 no_alarm()
 {
 	broker_api GET health/checks/alarms
-}
-
-# bridge ARGUMENT...: for the origin and the role of the benchmark.
-bridge()
-{
-	PGUSER=bench_relay RABBITMQ_URI=$broker_uri \
-		"$@" relay --origin shop "${bridge_arguments[@]}"
 }
 
 # check_published ENTRIES: all there, all published, nothing out of sight.
