@@ -429,6 +429,7 @@ claims_settle_texts(struct claim_set *set, struct claim *claim, msec_t now,
 					struct buffer *errors)
 {
 	int			rows = 0;
+	msec_t		retry_at = CLOCK_NEVER;
 	char		id[32];
 
 	buffer_append_text(ids, "{");
@@ -438,8 +439,13 @@ claims_settle_texts(struct claim_set *set, struct claim *claim, msec_t now,
 	{
 		struct row *row = &claim->rows[i];
 
-		if (row->state != ROW_DECIDED || row->settle_at > now)
+		if (row->state != ROW_DECIDED)
 			continue;
+		if (row->settle_at > now)
+		{
+			retry_at = clock_earlier(retry_at, row->settle_at);
+			continue;
+		}
 		snprintf(id, sizeof(id), "%s%lld", rows ? "," : "",
 				 (long long) row->id);
 		buffer_append_text(ids, id);
@@ -450,6 +456,9 @@ claims_settle_texts(struct claim_set *set, struct claim *claim, msec_t now,
 		move(set, row, ROW_SETTLING);
 		rows++;
 	}
+	/* only rows to be settled later are left: do not come back before */
+	if (retry_at != CLOCK_NEVER && rows < SETTLE_ROWS_MAX)
+		claim->decided_since = retry_at - SETTLE_AGE;
 	buffer_append_text(ids, "}");
 	buffer_append_text(outcomes, "}");
 	buffer_append_text(errors, "}");

@@ -376,10 +376,9 @@ next_statement(struct relay *r, msec_t now)
 /*
  * A failure of any statement but the optional ones. OX101: fenced. The role
  * lost its grant, the database is a copy: at start that ends the process, later
- * a person may mend it while we wait. Returns false if only this statement is
- * concerned.
+ * a person may mend it while we wait.
  */
-static bool
+static void
 handle_failure(struct relay *r, const char *what, const PGresult *result,
 			   msec_t now)
 {
@@ -389,10 +388,10 @@ handle_failure(struct relay *r, const char *what, const PGresult *result,
 		"run SELECT acme_outbox.adopt() if this copy shall send" :
 		refused ? "run SELECT acme_outbox.grant_relay(role, origin)" : "";
 
-	if (db_state_is(result, "OX101"))
+	if (db_state_is(result, "OX101") && r->state != RELAY_STANDBY)
 	{
 		lose_lease(r, "fenced: another epoch holds the origin", now);
-		return true;
+		return;
 	}
 	log_write(refused && !r->established ? LOG_ERROR : LOG_WARN,
 			  "statement failed", LOG_TEXT("statement", what),
@@ -400,7 +399,7 @@ handle_failure(struct relay *r, const char *what, const PGresult *result,
 			  LOG_TEXT("reason", db_message(result)),
 			  LOG_TEXT("next_step", next), LOG_END);
 	if (!refused)
-		return false;
+		return;
 	if (!r->established)
 		give_up(r, EXIT_NOT_PERMITTED, now);
 	else if (r->state == RELAY_ACTIVE)
@@ -408,7 +407,6 @@ handle_failure(struct relay *r, const char *what, const PGresult *result,
 		lose_lease(r, "not permitted", now);
 		r->acquire_at = now + REFUSED_INTERVAL;
 	}
-	return r->state != RELAY_STOPPING;
 }
 
 static void
@@ -662,8 +660,7 @@ on_notified(void *owner, const char *payload)
 		return;
 	r->notified = true;
 	r->claim_at = 0;
-	if (r->acquire_at < CLOCK_NEVER && r->established &&
-		r->state == RELAY_STANDBY)
+	if (r->established && r->state == RELAY_STANDBY)
 		r->acquire_at = 0;
 }
 

@@ -288,6 +288,27 @@ a_failed_settle_is_sent_again(void **state)
 	assert_int_equal(set.rows, 1);
 }
 
+/* With nothing else ripe, the claim must not look ripe until the retry. */
+static void
+a_failed_settle_does_not_spin(void **state)
+{
+	struct claim *claim;
+
+	(void) state;
+	claim = add("1: 2:");
+	pass("1 2 ");
+	decide(0, OUTCOME_PUBLISHED);
+	settle(claim);
+	decide(1, OUTCOME_PUBLISHED);
+	claims_settle_failed(&set, claim, 9000);
+	assert_ptr_equal(claims_to_settle(&set, true, 1000), claim);
+	assert_string_equal(settle(claim), "{2} {PUBLISHED} {NULL}");
+	claims_settle_done(&set, claim);
+	assert_null(claims_to_settle(&set, true, 1000));
+	assert_int_equal(claims_settle_due(&set), 9000);
+	assert_ptr_equal(claims_to_settle(&set, true, 9000), claim);
+}
+
 static void
 errors_survive_any_bytes(void **state)
 {
@@ -344,6 +365,7 @@ main(void)
 		T(settle_waits_for_a_batch_or_an_age),
 		T(locked_rows_are_settled_again),
 		T(a_failed_settle_is_sent_again),
+		T(a_failed_settle_does_not_spin),
 		T(errors_survive_any_bytes),
 		T(a_claim_is_freed_when_all_is_settled),
 	};
