@@ -24,7 +24,7 @@ updates_counted()
 
 measure_claim()
 {
-	local contender=$1 held=$2 round=$3 entries=$4 name before after finished seconds claiming left
+	local contender=$1 held=$2 round=$3 entries=$4 name before after finished seconds claiming server left
 	name=$contender$([ "$held" = 0 ] || echo " (old snapshot)")
 	fresh_database "${contender%-bulk}"
 	fill "${contender%-bulk}" "$entries"
@@ -33,7 +33,7 @@ measure_claim()
 	PGUSER=bench_relay "$bin/claim_loop" "$contender" shop "$claim_batch" "$entries" \
 		"$claim_limit" >"$work/claim.out"
 	after=$(wal_position)
-	read -r finished seconds claiming <"$work/claim.out"
+	read -r finished seconds claiming server <"$work/claim.out"
 	[ "$held" = 0 ] || end_snapshot $((finished / claim_batch))
 
 	left=$(query "SELECT count(*) FROM $(claim_table "$contender") WHERE status <> 'PUBLISHED'")
@@ -42,6 +42,8 @@ measure_claim()
 		|| die "the server did not count the updates"
 	record claim "$round" "$name" entries 1/s "$(calc "$finished / $seconds")"
 	record claim "$round" "$name" "time in claims" % "$(calc "100 * $claiming / $seconds")"
+	record claim "$round" "$name" "server's processor time" us/entry \
+		"$(calc "1000000 * $server / $finished")"
 	record claim "$round" "$name" WAL B/entry "$(calc "($after - $before) / $finished")"
 	record claim "$round" "$name" "HOT updates" % "$(query "
 		SELECT 100.0 * n_tup_hot_upd / n_tup_upd FROM pg_stat_user_tables

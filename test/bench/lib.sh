@@ -52,6 +52,14 @@ calc()
 	awk "BEGIN { printf \"%.6f\", $1 }"
 }
 
+# processor_seconds PID [children]: user and system time of a process so far, or of
+# those of its children that have ended.
+processor_seconds()
+{
+	sed 's/.*) //' "/proc/$1/stat" | awk -v hz="$(getconf CLK_TCK)" -v children="${2:-}" \
+		'{ print (children ? $14 + $15 : $12 + $13) / hz }'
+}
+
 # ---------------------------------------------------------------------------
 # PostgreSQL
 
@@ -126,6 +134,17 @@ fill()
 	query ANALYZE
 }
 
+# The sessions of the server in use that have ended.
+sessions_seconds()
+{
+	processor_seconds "$(head -n 1 "$PGHOST/data/postmaster.pid")" children
+}
+
+relay_session_is_gone()
+{
+	[ "$(query "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench_relay'")" = 0 ]
+}
+
 wal_position()
 {
 	query "SELECT pg_current_wal_insert_lsn() - '0/0'"
@@ -176,6 +195,11 @@ start_broker()
 	# RabbitMQ's own default; a private node of the tests has less.
 	test/env/rabbitmq ctl "$work/mq" -q set_vm_memory_high_watermark 0.4
 	broker_api PUT exchanges/%2f/bench '{"type": "topic", "durable": true}'
+}
+
+broker_seconds()
+{
+	processor_seconds "$(cat "$work"/mq/mnesia/*.pid)"
 }
 
 # broker_api METHOD PATH [BODY]

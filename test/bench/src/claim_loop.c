@@ -15,7 +15,8 @@
  * row is fetched with all its columns.  Nothing is sent anywhere.
  *
  * Ends when ROWS are done, or after SECONDS, and prints
- *	rows done, seconds, seconds of them in claims
+ *	rows done, seconds, seconds of them in claims, and the processor seconds of
+ *	the two sessions on the server (which must be on this machine)
  * An outbox that runs dry before ROWS is an error.
  */
 #include "common.h"
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CLAIM_BYTES "8388608"
 #define CLAIM_TTL "300000 ms"	/* the guidelines' default */
@@ -237,6 +239,30 @@ find_contender(const char *name)
 	fail("no contender \"%s\"", name);
 }
 
+/* User and system time of the session's process so far, in seconds. */
+static double
+server_seconds(PGconn *conn)
+{
+	char		path[64];
+	char		line[1024];
+	unsigned long user,
+				system;
+	char	   *after_name;
+	FILE	   *in;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", PQbackendPID(conn));
+	in = fopen(path, "r");
+	if (in == NULL || fgets(line, sizeof(line), in) == NULL)
+		fail("could not read %s: %m", path);
+	fclose(in);
+	after_name = strrchr(line, ')');
+	if (after_name == NULL ||
+		sscanf(after_name, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+			   &user, &system) != 2)
+		fail("%s has another format", path);
+	return (double) (user + system) / (double) sysconf(_SC_CLK_TCK);
+}
+
 static PGconn *
 open_session(const char *commit, const char *statement, const char *sql)
 {
@@ -260,6 +286,7 @@ main(int argc, char **argv)
 	long		rows = 0;
 	double		begin;
 	double		claiming = 0;
+	double		server;
 
 	if (argc != 6)
 		fail("usage: claim_loop CONTENDER ORIGIN BATCH ROWS SECONDS");
@@ -272,6 +299,7 @@ main(int argc, char **argv)
 	l.marks = open_session("off", "mark", c->mark_sql);
 	c->begin(&l);
 
+	server = server_seconds(l.claims) + server_seconds(l.marks);
 	begin = now_seconds();
 	while (rows < rows_wanted && now_seconds() - begin < (double) limit)
 	{
@@ -285,7 +313,8 @@ main(int argc, char **argv)
 		rows += PQntuples(claimed);
 		PQclear(claimed);
 	}
-	printf("%ld %.6f %.6f\n", rows, now_seconds() - begin, claiming);
+	printf("%ld %.6f %.6f %.2f\n", rows, now_seconds() - begin, claiming,
+		   server_seconds(l.claims) + server_seconds(l.marks) - server);
 	PQfinish(l.claims);
 	PQfinish(l.marks);
 	return 0;
