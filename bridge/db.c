@@ -43,12 +43,14 @@ enum setup_step
 
 /*
  * The session commits asynchronously: claim() hardens itself, and a settle
- * that is lost in a server crash only sends duplicates.
+ * that is lost in a server crash only sends duplicates. Compiling a statement
+ * (JIT) can take seconds, during which nothing could be claimed or settled.
  */
 static const char *const setup_texts[] = {
 	[SETUP_SESSION] =
 	"SET synchronous_commit = off;"
 	"SET statement_timeout = " TO_STRING(DB_STATEMENT_TIMEOUT) ";"
+	"SET jit = off;"
 	"SET default_transaction_isolation = 'read committed'",
 	[SETUP_VERSION] = "SELECT acme_outbox.contract_version()",
 	[SETUP_LISTEN] = "LISTEN acme_outbox",

@@ -66,17 +66,32 @@ sink_deadline(struct publisher *p)
 }
 
 static void
+answer_first(struct sink *s, enum outcome outcome, const char *error)
+{
+	struct row *row = s->rows[s->first].row;
+
+	s->first = (s->first + 1) % SINK_ROWS_MAX;
+	s->count--;
+	s->base.events.decided(s->base.events.relay, row, outcome, error);
+}
+
+static void
 answer_written(struct sink *s)
 {
 	while (s->count > 0 && s->rows[s->first].end <= s->written)
-	{
-		struct row *row = s->rows[s->first].row;
+		answer_first(s, OUTCOME_PUBLISHED, NULL);
+}
 
-		s->first = (s->first + 1) % SINK_ROWS_MAX;
-		s->count--;
-		s->base.events.decided(s->base.events.relay, row, OUTCOME_PUBLISHED,
-							   NULL);
-	}
+/* The reader is gone: what it did not get is released. */
+static void
+break_off(struct sink *s, const char *reason)
+{
+	s->broken = true;
+	buffer_clear(&s->out);
+	answer_written(s);
+	while (s->count > 0)
+		answer_first(s, OUTCOME_RELEASED, "stdout was closed");
+	s->base.events.refused(s->base.events.relay, reason);
 }
 
 static void
@@ -90,9 +105,7 @@ write_piece(struct sink *s)
 		return;
 	if (done < 0)
 	{
-		s->broken = true;
-		buffer_clear(&s->out);
-		s->base.events.refused(s->base.events.relay, strerror(errno));
+		break_off(s, strerror(errno));
 		return;
 	}
 	buffer_consume(&s->out, (size_t) done);
