@@ -43,6 +43,7 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_sort = off
 SET jit = off
+SET intervalstyle = 'postgres'
 AS 'MODULE_PATHNAME', 'acme_outbox_reap';
 COMMENT ON FUNCTION acme_outbox.reap() IS
 	'warns about stuck entries; fails stranded ones under stale_claim_policy = strand';
@@ -71,6 +72,7 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_sort = off
 SET jit = off
+SET intervalstyle = 'postgres'
 AS 'MODULE_PATHNAME', 'acme_outbox_purge';
 COMMENT ON FUNCTION acme_outbox.purge() IS
 	'deletes published entries and other rows that are past their retention';
@@ -98,6 +100,7 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_sort = off
 SET jit = off
+SET intervalstyle = 'postgres'
 AS 'MODULE_PATHNAME', 'acme_outbox_run_due_duties';
 COMMENT ON FUNCTION acme_outbox.run_due_duties() IS
 	'runs the duties that are due; called by the worker and by relays';

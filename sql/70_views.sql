@@ -1,9 +1,13 @@
 /*
  * Views for operators and monitoring (docs/design.md 3, 4).
  *
- * All of them are cheap on a table with millions of published entries: what is not
- * delivered yet lies ahead of the cursor, or in a partial index, or committed late,
- * or is remembered in the cursor.  None scans the table.
+ * All of them but "outbox" are cheap on a table with millions of published entries:
+ * what is not delivered yet lies ahead of the cursor, or in a partial index, or
+ * committed late, or is remembered in the cursor.  None scans the table.
+ *
+ * Behind two of them is a function, for its settings: the planner is left nothing
+ * but the indexes, and does not compile for seconds what runs for milliseconds.
+ * OFFSET 0 keeps a subquery from being joined the other way round.  Whoever may read such a view needs EXECUTE on its function, too.
  */
 
 CREATE VIEW acme_outbox.outbox AS
@@ -52,12 +56,27 @@ COMMENT ON VIEW acme_outbox.origin_position IS
 	'per origin: newest cursor and lease; NULL where it was never relayed';
 
 /*
- * outbox_backlog: one row per origin.
+ * backlog()
+ *		Per origin: what is not delivered yet; see the view outbox_backlog.
  *
  * Entries not claimed yet are ahead of the cursor, or committed after it passed
  * their id (their transaction is not in "seen"), or were locked when it passed.
  */
-CREATE VIEW acme_outbox.outbox_backlog AS
+CREATE FUNCTION acme_outbox.backlog()
+RETURNS TABLE (
+	origin text, pending bigint, oldest_age interval, retry bigint, unroutable bigint,
+	nacked bigint, key_held bigint, scheduled bigint, paused bigint, publishing bigint,
+	failed bigint, next_due timestamptz, relay text, relay_active boolean,
+	relay_seen_at timestamptz, lease_expires_at timestamptz, skipped integer,
+	blocking_pid integer, blocking_age interval)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
 SELECT o.origin,
 	   u.entries + w.waiting AS pending,
 	   clock_timestamp() - least(u.oldest, w.oldest, f.oldest) AS oldest_age,
@@ -86,15 +105,16 @@ CROSS JOIN LATERAL (
 		  AND e.status = 'PENDING' AND e.next_attempt_at IS NULL
 		UNION ALL
 		SELECT e.created_at
-		FROM pg_snapshot_xip(o.seen) AS x (xid)
-		JOIN acme_outbox.outbox_entry e ON e.origin = o.origin AND e.xid = x.xid
-		WHERE e.id <= o.last_id AND e.id <> ALL (o.skipped)
+		FROM acme_outbox.outbox_entry e
+		WHERE e.origin = o.origin
+		  AND e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(o.seen)))
+		  AND e.id <= o.last_id AND e.id <> ALL (o.skipped)
 		  AND e.status = 'PENDING' AND e.next_attempt_at IS NULL
 		UNION ALL
 		SELECT e.created_at
-		FROM unnest(o.skipped) AS s (id)
-		JOIN acme_outbox.outbox_entry e ON e.origin = o.origin AND e.id = s.id
-		WHERE e.id <= o.last_id
+		FROM acme_outbox.outbox_entry e
+		WHERE e.origin = o.origin AND e.id = ANY (o.skipped)
+		  AND e.id <= o.last_id
 		  AND e.status = 'PENDING' AND e.next_attempt_at IS NULL) r) u
 CROSS JOIN LATERAL (
 	SELECT count(*) AS waiting,
@@ -132,7 +152,11 @@ LEFT JOIN LATERAL (
 		WHERE p.database = current_database()) w
 	WHERE o.seen IS NOT NULL
 	ORDER BY w.since
-	LIMIT 1) b ON true;
+	LIMIT 1) b ON true
+$$;
+COMMENT ON FUNCTION acme_outbox.backlog() IS 'what the view outbox_backlog shows';
+
+CREATE VIEW acme_outbox.outbox_backlog AS SELECT * FROM acme_outbox.backlog();
 
 COMMENT ON VIEW acme_outbox.outbox_backlog IS
 	'per origin: what is not delivered yet, who relays it, and what may hold it up';
@@ -156,17 +180,36 @@ COMMENT ON COLUMN acme_outbox.outbox_backlog.blocking_pid IS
 	'session of the oldest open writing transaction, whose entries nobody can see yet; NULL with an age: a prepared transaction';
 
 /*
- * outbox_stuck: for an operator at 3 a.m.  A row per entry that does not go on by
- * itself, and one without an id per origin that nobody relays.
+ * stuck()
+ *		For an operator at 3 a.m.: a row per entry that does not go on by itself, and
+ *		one without an id per origin that nobody relays; see the view outbox_stuck.
  */
-CREATE VIEW acme_outbox.outbox_stuck AS
+CREATE FUNCTION acme_outbox.stuck()
+RETURNS TABLE (
+	origin text, event_id uuid, id bigint, topic text, routing_key text,
+	message_key text, status acme_outbox.entry_status,
+	hold_reason acme_outbox.hold_reason, why text, since timestamptz,
+	next_attempt_at timestamptz, attempts smallint, holds smallint, claimed_by text,
+	last_error text, hint text)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET intervalstyle = 'postgres'
+AS $$
 WITH in_flight AS (
 	SELECT e.*, c.claimed_by, c.claimed_at,
 		   coalesce(l.epoch = c.epoch AND l.expires_at > clock_timestamp(), false) AS alive
 	FROM acme_outbox.outbox_claim c
 	LEFT JOIN acme_outbox.relay_lease l ON l.origin = c.origin
-	CROSS JOIN LATERAL unnest(c.ids) AS i (id)
-	JOIN acme_outbox.outbox_entry e ON e.origin = c.origin AND e.id = i.id
+	CROSS JOIN LATERAL (
+		SELECT r.*
+		FROM acme_outbox.outbox_entry r
+		WHERE r.origin = c.origin AND r.id = ANY (c.ids)
+		OFFSET 0) e
 	WHERE c.claimed_at <= clock_timestamp() - coalesce(
 			nullif(current_setting('acme_outbox.reaper_warn_after', true), ''),
 			'15min')::interval
@@ -174,8 +217,12 @@ WITH in_flight AS (
 ), waiting AS (
 	SELECT e.*
 	FROM acme_outbox.origin_position o
-	JOIN acme_outbox.outbox_entry e ON e.origin = o.origin
-	WHERE e.next_attempt_at IS NOT NULL AND e.status = 'PENDING'
+	CROSS JOIN LATERAL (
+		SELECT r.*
+		FROM acme_outbox.outbox_entry r
+		WHERE r.origin = o.origin AND r.next_attempt_at IS NOT NULL
+		OFFSET 0) e
+	WHERE e.status = 'PENDING'
 	  AND CASE WHEN e.hold_reason = 'SCHEDULED'
 			   THEN e.next_attempt_at <= clock_timestamp() - interval '1 minute'
 			   ELSE e.attempts > 0 OR e.holds > 0
@@ -183,8 +230,11 @@ WITH in_flight AS (
 ), locked AS (
 	SELECT e.*
 	FROM acme_outbox.origin_position o
-	CROSS JOIN LATERAL unnest(o.skipped) AS s (id)
-	JOIN acme_outbox.outbox_entry e ON e.origin = o.origin AND e.id = s.id
+	CROSS JOIN LATERAL (
+		SELECT r.*
+		FROM acme_outbox.outbox_entry r
+		WHERE r.origin = o.origin AND r.id = ANY (o.skipped)
+		OFFSET 0) e
 	WHERE e.status = 'PENDING' AND e.next_attempt_at IS NULL
 )
 SELECT f.origin, f.event_id, f.id, f.topic, f.routing_key, f.message_key,
@@ -234,14 +284,18 @@ SELECT k.origin, k.event_id, k.id, k.topic, k.routing_key, k.message_key,
 	   'Find that session in pg_stat_activity: it is likely idle in transaction.'
 FROM locked k
 UNION ALL
-SELECT b.origin, NULL, NULL, NULL, NULL, NULL, 'PENDING', NULL,
+SELECT b.origin, NULL::uuid, NULL::bigint, NULL, NULL, NULL, 'PENDING', NULL,
 	   b.pending || ' entries wait and no relay is active'
 	   || coalesce('; the last one, ' || b.relay || ', was seen '
 				   || date_trunc('second', clock_timestamp() - b.relay_seen_at) || ' ago.', '.'),
 	   clock_timestamp() - b.oldest_age, b.next_due, NULL, NULL, NULL, NULL,
 	   'Start a relay for the origin.'
-FROM acme_outbox.outbox_backlog b
-WHERE b.pending > 0 AND NOT b.relay_active;
+FROM acme_outbox.backlog() b
+WHERE b.pending > 0 AND NOT b.relay_active
+$$;
+COMMENT ON FUNCTION acme_outbox.stuck() IS 'what the view outbox_stuck shows';
+
+CREATE VIEW acme_outbox.outbox_stuck AS SELECT * FROM acme_outbox.stuck();
 
 COMMENT ON VIEW acme_outbox.outbox_stuck IS
 	'what does not go on by itself, why, and what to do about it';

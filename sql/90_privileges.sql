@@ -27,7 +27,8 @@ AS $$
 		('relay', 'claim'),
 		('relay', 'claim_failed'),
 		('relay', 'settle'),
-		('relay', 'run_due_duties')
+		('relay', 'run_due_duties'),
+		('relay', 'backlog')
 	) AS f (kind, name)
 	JOIN pg_proc p ON p.proname = f.name
 		AND p.pronamespace = 'acme_outbox'::regnamespace

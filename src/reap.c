@@ -43,8 +43,8 @@ static KeptPlan stuck_plan = {
 	" bool_or(coalesce(l.epoch = c.epoch AND l.expires_at > clock_timestamp(), false))"
 	" FROM acme_outbox.outbox_claim c"
 	" LEFT JOIN acme_outbox.relay_lease l ON l.origin = c.origin"
-	" CROSS JOIN LATERAL unnest(c.ids) i (id)"
-	" JOIN acme_outbox.outbox_entry e ON e.origin = c.origin AND e.id = i.id"
+	" CROSS JOIN LATERAL (SELECT r.status, r.claim_id FROM acme_outbox.outbox_entry r"
+	" WHERE r.origin = c.origin AND r.id = ANY (c.ids) OFFSET 0) e"
 	" WHERE c.claimed_at <= clock_timestamp() - $1 * interval '1 second'"
 	" AND e.status = 'PUBLISHING' AND e.claim_id = c.claim_id"
 	" GROUP BY c.origin ORDER BY c.origin",
@@ -90,20 +90,20 @@ static KeptPlan fail_plan = {
 	" last_error = 'stranded in PUBLISHING for ' || $5 ||"
 	" ', never confirmed; reaper' || coalesce('; before that: ' || left(e.last_error, 900), '')"
 	" WHERE e.ctid = ANY (ARRAY("
-	" SELECT r.ctid FROM acme_outbox.outbox_claim c CROSS JOIN LATERAL unnest(c.ids) i (id)"
-	" JOIN acme_outbox.outbox_entry r ON r.origin = c.origin AND r.id = i.id"
-	" WHERE c.claim_id = $1 AND c.origin = $2"
-	" AND r.status = 'PUBLISHING' AND r.claim_id = $1"
-	" LIMIT $3 FOR NO KEY UPDATE OF r SKIP LOCKED))",
+	" SELECT r.ctid FROM acme_outbox.outbox_entry r WHERE r.origin = $2"
+	" AND r.id = ANY (ARRAY(SELECT unnest(c.ids) FROM acme_outbox.outbox_claim c"
+	" WHERE c.claim_id = $1)) AND r.status = 'PUBLISHING' AND r.claim_id = $1"
+	" ORDER BY r.origin, r.id LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED))",
 	5, {INT8OID, TEXTOID, INT4OID, TEXTOID, TEXTOID}
 };
 
 /* what is left of the claim; it goes when nothing is */
 static KeptPlan shrink_plan = {
 	"UPDATE acme_outbox.outbox_claim c SET ids = ARRAY("
-	" SELECT r.id FROM unnest(c.ids) i (id)"
-	" JOIN acme_outbox.outbox_entry r ON r.origin = c.origin AND r.id = i.id"
-	" WHERE r.status = 'PUBLISHING' AND r.claim_id = c.claim_id ORDER BY r.id)"
+	" SELECT r.id FROM acme_outbox.outbox_entry r"
+	" WHERE r.origin = c.origin AND r.id = ANY (c.ids)"
+	" AND r.status = 'PUBLISHING' AND r.claim_id = c.claim_id"
+	" ORDER BY r.origin, r.id)"
 	" WHERE c.claim_id = $1",
 	1, {INT8OID}
 };
@@ -126,22 +126,22 @@ static KeptPlan wake_plan = {
 	" WHERE e.origin = $1 AND e.next_attempt_at IS NOT NULL AND e.message_key > w.key"
 	" ORDER BY e.origin, e.message_key, e.id LIMIT 1)"
 	" FROM waiting w WHERE w.key IS NOT NULL),"
-	" busy (id) AS ("
+	" busy_key (key) AS MATERIALIZED ("
+	" SELECT e.message_key FROM acme_outbox.outbox_entry e WHERE e.origin = $1"
+	" AND e.id = ANY (ARRAY("
 	" SELECT unnest(c.ids) FROM acme_outbox.outbox_claim c WHERE c.origin = $1"
 	" UNION ALL SELECT unnest(s.skipped) FROM ("
 	" SELECT u.skipped FROM acme_outbox.outbox_cursor u WHERE u.origin = $1"
-	" ORDER BY u.origin DESC, u.position DESC LIMIT 1) s),"
-	" busy_key (key) AS MATERIALIZED ("
-	" SELECT e.message_key FROM busy b"
-	" JOIN acme_outbox.outbox_entry e ON e.origin = $1 AND e.id = b.id"
-	" WHERE e.message_key IS NOT NULL AND (e.status = 'PUBLISHING'"
+	" ORDER BY u.origin DESC, u.position DESC LIMIT 1) s))"
+	" AND e.message_key IS NOT NULL AND (e.status = 'PUBLISHING'"
 	" OR e.status = 'PENDING' AND e.next_attempt_at IS NULL)),"
 	" first AS ("
 	" SELECT f.* FROM waiting w CROSS JOIN LATERAL ("
 	" SELECT e.ctid AS tid, e.status, e.hold_reason, e.next_attempt_at"
 	" FROM acme_outbox.outbox_entry e"
 	" WHERE e.origin = $1 AND e.message_key = w.key AND e.next_attempt_at IS NOT NULL"
-	" AND (e.status = 'PENDING' OR e.status = 'FAILED' AND e.next_attempt_at = 'infinity')"
+	" AND (e.status = 'PENDING'"
+	" OR e.status = 'FAILED' AND e.next_attempt_at = 'infinity' AND e.failed_at IS NOT NULL)"
 	" AND (e.hold_reason IS DISTINCT FROM 'SCHEDULED'"
 	" OR e.next_attempt_at <= clock_timestamp())"
 	" ORDER BY e.origin, e.message_key, e.id LIMIT 1) f"
