@@ -17,15 +17,20 @@ AS 'MODULE_PATHNAME', 'acme_outbox_entry_finished';
 COMMENT ON FUNCTION acme_outbox.entry_finished() IS
 	'trigger: an entry finished or deleted by hand lets the next of its key go';
 
-/* The cursor has passed the row; only the due lane finds it again. */
+/*
+ * The cursor has passed the row; only the due lane finds it again.  A FAILED one may
+ * still have the time it waited for, or infinity where it blocked its key.
+ */
 CREATE TRIGGER entry_requeued AFTER UPDATE ON acme_outbox.outbox_entry
-	FOR EACH ROW WHEN (NEW.status = 'PENDING' AND NEW.next_attempt_at IS NULL)
+	FOR EACH ROW WHEN (NEW.status = 'PENDING'
+		AND (NEW.next_attempt_at IS NULL OR NEW.failed_at IS NOT NULL))
 	EXECUTE FUNCTION acme_outbox.entry_requeued();
 
+/* settle() clears claim_id; who sets PUBLISHED by hand hardly does. */
 CREATE TRIGGER entry_finished AFTER UPDATE ON acme_outbox.outbox_entry
 	FOR EACH ROW WHEN (NEW.status IN ('PUBLISHED', 'FAILED', 'ARCHIVED')
 		AND NEW.message_key IS NOT NULL
-		AND (OLD.status = 'PENDING' OR NEW.status <> 'PUBLISHED'))
+		AND (OLD.status = 'PENDING' OR NEW.status <> 'PUBLISHED' OR NEW.claim_id IS NOT NULL))
 	EXECUTE FUNCTION acme_outbox.entry_finished();
 
 CREATE TRIGGER entry_deleted AFTER DELETE ON acme_outbox.outbox_entry

@@ -21,9 +21,11 @@ PG_FUNCTION_INFO_V1(acme_outbox_entry_requeued);
 PG_FUNCTION_INFO_V1(acme_outbox_entry_finished);
 
 static KeptPlan requeue_plan = {
-	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp(),"
+	"UPDATE acme_outbox.outbox_entry SET next_attempt_at ="
+	" coalesce(nullif(next_attempt_at, 'infinity'), clock_timestamp()),"
 	" hold_reason = 'RETRY', claim_id = NULL, failed_at = NULL"
-	" WHERE origin = $1 AND id = $2 AND status = 'PENDING' AND next_attempt_at IS NULL",
+	" WHERE origin = $1 AND id = $2 AND status = 'PENDING'"
+	" AND (next_attempt_at IS NULL OR failed_at IS NOT NULL)",
 	2, {TEXTOID, INT8OID}
 };
 
