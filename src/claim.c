@@ -57,9 +57,10 @@ static KeptPlan lock_plan = {
 	1, {TIDOID}
 };
 
-#define MARK_ENTRIES \
+#define MARK_ENTRIES(next_attempt_at) \
 	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHING', claim_id = $2," \
-	" next_attempt_at = NULL, hold_reason = NULL WHERE ctid = ANY ($1) AND status = "
+	" next_attempt_at = " next_attempt_at ", hold_reason = NULL" \
+	" WHERE ctid = ANY ($1) AND status = "
 #define CLAIMED_COLUMNS \
 	" RETURNING claim_id, id, event_id, entry_type, event_name, topic, routing_key," \
 	" message_key, tenant_id, trace_id, traceparent, headers::text, payload, created_at," \
@@ -68,11 +69,13 @@ static KeptPlan lock_plan = {
 #define CLAIMED_ID 2
 
 static KeptPlan mark_pending_plan = {
-	MARK_ENTRIES "'PENDING'" CLAIMED_COLUMNS, 3, MARK_TYPES
+	MARK_ENTRIES("NULL") "'PENDING'" CLAIMED_COLUMNS, 3, MARK_TYPES
 };
 
+/* One that blocks its key goes on doing so while its copy is under way. */
 static KeptPlan mark_failed_plan = {
-	MARK_ENTRIES "'FAILED'" CLAIMED_COLUMNS, 3, MARK_TYPES
+	MARK_ENTRIES("CASE WHEN next_attempt_at = 'infinity' THEN next_attempt_at END")
+	"'FAILED'" CLAIMED_COLUMNS, 3, MARK_TYPES
 };
 
 static KeptPlan optional_topics_plan = {

@@ -105,8 +105,13 @@ keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now)
 	Oid			reason = entry_enum(slot, ENTRY_HOLD_REASON);
 	int64		due = entry_int64(slot, ENTRY_NEXT_ATTEMPT_AT);
 
-	/* FAILED under failed_key_policy = block stays here until it is resolved */
-	if (status == table->status_failed && due == DT_NOEND)
+	/*
+	 * FAILED under failed_key_policy = block stays here until it is resolved, also
+	 * while it is claimed for a copy; a held row given up by hand, without
+	 * failed_at, does not.
+	 */
+	if ((status == table->status_failed || status == table->status_publishing) &&
+		due == DT_NOEND && !entry_is_null(slot, ENTRY_FAILED_AT))
 		return WAIT_NOT_DUE;
 	if (status != table->status_pending)
 		return WAIT_ASIDE;
