@@ -115,7 +115,7 @@ COMMENT ON FUNCTION acme_outbox.claim_failed(text, bigint, integer) IS
 CREATE FUNCTION acme_outbox.settle(epoch bigint, claim_id bigint, ids bigint[],
 	outcomes acme_outbox.settle_outcome[], lanes smallint[], errors text[])
 RETURNS TABLE (id bigint, expected text, found text)
-LANGUAGE C VOLATILE STRICT SECURITY DEFINER
+LANGUAGE C VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
 SET lock_timeout = '2s'

@@ -20,6 +20,7 @@ PG_FUNCTION_INFO_V1(acme_outbox_settle);
 
 #define LANE_BUSINESS 1
 #define MAX_ERROR_BYTES 1000
+#define NO_CLAIM 0				/* claim ids are odd */
 
 static void
 bad_arguments(const char *problem)
@@ -105,6 +106,17 @@ report_difference(Tuplestorestate *result, TupleDesc desc, const SettleRow *row)
 	tuplestore_putvalues(result, desc, values, nulls);
 }
 
+/* Not STRICT: an empty result would say that everything was settled. */
+static void
+check_no_nulls(FunctionCallInfo fcinfo)
+{
+	int			i;
+
+	for (i = 0; i < PG_NARGS(); i++)
+		if (PG_ARGISNULL(i))
+			bad_arguments("An argument is null.");
+}
+
 Datum
 acme_outbox_settle(PG_FUNCTION_ARGS)
 {
@@ -117,12 +129,15 @@ acme_outbox_settle(PG_FUNCTION_ARGS)
 	int			n;
 	int			i;
 
+	check_no_nulls(fcinfo);
 	rows = read_arguments(fcinfo, &n);
 	InitMaterializedSRF(fcinfo, 0);
 	SPI_connect();
 	lease_of_epoch(epoch, &lease);
 	lease_check_grant(lease.origin);
 	claim_ids = settle_lock_claim(claim_id, epoch);
+	if (claim_ids == NULL)
+		claim_id = NO_CLAIM;	/* no row is ours: only differences to report */
 	settle_rows(lease.origin, claim_id, claim_ids, rows, n);
 	for (i = 0; i < n; i++)
 		report_difference(rsinfo->setResult, rsinfo->setDesc, &rows[i]);
