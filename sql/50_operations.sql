@@ -126,6 +126,16 @@ AS $$
 		FROM acme_outbox.outbox_cursor c ORDER BY c.origin, c.position DESC
 	), open_entry AS (
 		SELECT c.origin, u.id FROM acme_outbox.outbox_claim c, unnest(c.ids) AS u(id)
+	), key_holder AS (
+		-- what keeps a key's entries waiting; an untouched entry, those after it
+		SELECT b.origin, b.message_key,
+			coalesce(bool_or(b.status = 'PUBLISHING'
+				OR (b.status = 'FAILED' AND b.next_attempt_at = 'infinity' AND b.failed_at IS NOT NULL)
+				OR (b.status = 'PENDING' AND b.next_attempt_at < 'infinity')), false) AS all_wait,
+			min(b.id) FILTER (WHERE b.status = 'PENDING' AND b.next_attempt_at IS NULL) AS untouched
+		FROM acme_outbox.outbox_entry b
+		WHERE b.status IN ('PENDING', 'PUBLISHING', 'FAILED') AND b.message_key IS NOT NULL
+		GROUP BY b.origin, b.message_key
 	), found AS (
 		SELECT e.origin, e.id,
 			CASE
@@ -138,13 +148,7 @@ AS $$
 				 AND (e.hold_reason IS DISTINCT FROM 'KEY' OR e.message_key IS NULL)
 			THEN 'waiting for ever, and not for its key'
 			WHEN e.status = 'PENDING' AND e.hold_reason = 'KEY' AND e.next_attempt_at = 'infinity'
-				 AND NOT EXISTS (
-					SELECT FROM acme_outbox.outbox_entry b
-					WHERE b.origin = e.origin AND b.message_key = e.message_key
-					  AND (b.status = 'PUBLISHING'
-						   OR (b.status = 'FAILED' AND b.next_attempt_at = 'infinity')
-						   OR (b.status = 'PENDING' AND b.id < e.id AND b.next_attempt_at IS NULL)
-						   OR (b.status = 'PENDING' AND b.next_attempt_at < 'infinity')))
+				 AND NOT (h.all_wait OR coalesce(h.untouched < e.id, false))
 			THEN 'held by its key, which nothing else holds'
 			WHEN e.status = 'PUBLISHING' AND NOT EXISTS (
 					SELECT FROM open_entry o WHERE o.origin = e.origin AND o.id = e.id)
@@ -152,6 +156,7 @@ AS $$
 			END AS problem
 		FROM acme_outbox.outbox_entry e
 		LEFT JOIN position p ON p.origin = e.origin
+		LEFT JOIN key_holder h ON h.origin = e.origin AND h.message_key = e.message_key
 		WHERE e.status IN ('PENDING', 'PUBLISHING')
 	)
 	SELECT f.origin, f.problem, count(*), (array_agg(f.id ORDER BY f.id))[1:10]
