@@ -539,7 +539,7 @@ check_broker(struct config *config)
 {
 	const struct setting_value *value = &config->values[SET_BROKER_URI];
 	const char *problem = uri_parse(value->text ? value->text : "",
-										const char *problem = uri_parse(value->text, &config->uri);config->uri);
+									&config->uri);
 	const char *file = config_text(config, SET_BROKER_PASSWORD_FILE);
 
 	/* a flag that holds a secret is the worse mistake, so it is named first */

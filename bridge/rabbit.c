@@ -799,11 +799,12 @@ static void
 rabbit_forget(struct publisher *p, const char *reason)
 {
 	struct rabbit *r = rabbit_of(p);
-	bool		was_used = r->window.open > 0 || r->broker.guarded;
 
+	/* An empty window's channel stays open, and so its tags must go on. */
+	if (r->window.open == 0 && !r->broker.guarded)
+		return;
 	confirm_restart(&r->window, forget_row, r);
-	if (was_used)
-		broker_drop(&r->broker, 0, reason, "unconfirmed messages are forgotten");
+	broker_drop(&r->broker, 0, reason, "unconfirmed messages are forgotten");
 }
 
 static void

@@ -149,6 +149,14 @@ set_lease(struct relay *r, msec_t until)
 	r->publisher->send_until = until;
 }
 
+/* A lease shorter than three intervals must not run out between two renewals. */
+static msec_t
+next_renewal(const struct relay *r)
+{
+	return r->asked_at + clock_earlier(span(r, SET_RENEW_INTERVAL),
+									   r->lease_ms / 3);
+}
+
 /* Begin the publisher's orderly end; the process exits with the status. */
 static void
 begin_closing(struct relay *r, msec_t now)
@@ -415,7 +423,7 @@ become_active(struct relay *r, const PGresult *result, msec_t now)
 	snprintf(r->epoch, sizeof(r->epoch), "%s", PQgetvalue(result, 0, 0));
 	r->lease_ms = strtoll(PQgetvalue(result, 0, 1), NULL, 10);
 	set_lease(r, r->asked_at + r->lease_ms);
-	r->renew_at = r->asked_at + span(r, SET_RENEW_INTERVAL);
+	r->renew_at = next_renewal(r);
 	if (r->state == RELAY_STOPPING)
 		return;					/* only to be released */
 	set_state(r, RELAY_ACTIVE);
@@ -462,7 +470,7 @@ handle_renew(struct relay *r, const PGresult *result, msec_t now)
 	else if (PQntuples(result) == 1 && PQgetvalue(result, 0, 0)[0] == 't')
 	{
 		set_lease(r, r->asked_at + r->lease_ms);
-		r->renew_at = r->asked_at + span(r, SET_RENEW_INTERVAL);
+		r->renew_at = next_renewal(r);
 	}
 	else
 		lose_lease(r, "the lease was not renewed", now);
