@@ -73,6 +73,7 @@ typedef struct Database
 static HTAB *databases;
 static BackgroundWorkerHandle **handles;	/* per slot; NULL: adopted */
 static TimestampTz next_scan;
+static bool was_held;			/* a wanted database was; it may be gone now */
 
 /*
  * The list of databases
@@ -311,13 +312,17 @@ start_workers(void)
 	Database   *database;
 	bool		room = true;
 
+	was_held = false;
 	hash_seq_init(&sequence, databases);
 	while ((database = hash_seq_search(&sequence)) != NULL)
 	{
 		if (database->state == DATABASE_RETRIED && database->retry_at <= now)
 			database->state = DATABASE_WANTED;
-		if (room && database->state == DATABASE_WANTED &&
-			!shmem_held(database->oid))
+		if (database->state != DATABASE_WANTED)
+			continue;
+		if (shmem_held(database->oid))
+			was_held = true;
+		else if (room)
 			room = start_worker(database);
 	}
 }
@@ -431,7 +436,7 @@ launch(void)
 
 	for (int slot = 0; slot < shmem_slots(); slot++)
 		check_slot(slot);
-	if (next_scan <= now)
+	if (next_scan <= now || was_held)
 		scan_databases();
 	take_requests();
 	if (guc_worker)

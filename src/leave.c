@@ -5,7 +5,7 @@
  * DROP DATABASE, ALTER DATABASE ... RENAME or SET TABLESPACE and CREATE DATABASE
  * from a template fail while anybody is connected to the database; the server
  * waits five seconds for others to go.  So before such a statement the database's
- * worker is asked to leave, and the launcher starts none until it is over.  Only
+ * worker is asked to leave, and the launcher starts none until the transaction ends.  Only
  * sessions that may use the database that way can send its worker away.
  *
  * DROP EXTENSION only makes the worker look around at commit: it then finds the
@@ -21,7 +21,6 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "shmem.h"
-#include "storage/ipc.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -85,64 +84,33 @@ drops_extension(Node *statement)
 	return false;
 }
 
+static bool holding = false;
+
+/* The statement is over when its transaction is: only then may a worker return. */
 static void
-unhold_at_exit(int code, Datum argument)
+unhold_at_end(XactEvent event, void *arg)
 {
-	shmem_unhold();
+	if (holding && event != XACT_EVENT_PRE_COMMIT &&
+		event != XACT_EVENT_PRE_PREPARE)
+	{
+		holding = false;
+		shmem_unhold();
+	}
 }
 
-/* Keeps the worker of the named database away; false if there is no need. */
-static bool
+/* Keeps the worker of the named database away, if there is need for it. */
+static void
 hold_database(const char *name)
 {
-	static bool registered = false;
 	Oid			dboid;
 
 	if (!name || !IsTransactionState())
-		return false;
+		return;
 	dboid = get_database_oid(name, true);
 	if (!OidIsValid(dboid) || !compat_database_owner(dboid, GetUserId()))
-		return false;
-	/* FATAL passes by PG_FINALLY */
-	if (!registered)
-		before_shmem_exit(unhold_at_exit, (Datum) 0);
-	registered = true;
+		return;
+	holding = true;
 	shmem_hold(dboid);
-	return true;
-}
-
-static void
-next_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-		  ProcessUtilityContext context, ParamListInfo params,
-		  QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
-{
-	if (prev_ProcessUtility)
-		prev_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-							queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-								params, queryEnv, dest, qc);
-}
-
-/* The statement, with the database's worker kept away until it is over. */
-static void
-hook_while_held(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-				ProcessUtilityContext context, ParamListInfo params,
-				QueryEnvironment *queryEnv, DestReceiver *dest,
-				QueryCompletion *qc)
-{
-	PG_TRY();
-	{
-		next_hook(pstmt, queryString, readOnlyTree, context, params, queryEnv,
-				  dest, qc);
-	}
-	PG_CATCH();
-	{
-		shmem_unhold();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	shmem_unhold();
 }
 
 static void
@@ -153,12 +121,13 @@ leave_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 {
 	if (drops_extension(pstmt->utilityStmt))
 		wake_note_check();
-	if (hold_database(database_needed(pstmt->utilityStmt)))
-		hook_while_held(pstmt, queryString, readOnlyTree, context, params,
-						queryEnv, dest, qc);
+	hold_database(database_needed(pstmt->utilityStmt));
+	if (prev_ProcessUtility)
+		prev_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+							queryEnv, dest, qc);
 	else
-		next_hook(pstmt, queryString, readOnlyTree, context, params, queryEnv,
-				  dest, qc);
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+								params, queryEnv, dest, qc);
 }
 
 /*
@@ -170,4 +139,5 @@ leave_init(void)
 {
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = leave_ProcessUtility;
+	RegisterXactCallback(unhold_at_end, NULL);
 }

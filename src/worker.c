@@ -290,6 +290,8 @@ acme_outbox_worker_main(Datum main_arg)
 	BackgroundWorkerUnblockSignals();
 	if (!slot_attach(argument.slot, argument.generation))
 		proc_exit(0);
+	if (slot_leaving())
+		leave(END_LEFT);
 	BackgroundWorkerInitializeConnectionByOid(argument.dboid, InvalidOid, 0);
 
 	cycle = AllocSetContextCreate(TopMemoryContext, "acme_outbox worker cycle",

@@ -131,6 +131,7 @@ subtest 'is not in the way' => sub {
 	ok(wait_worker('three'), 'brings it back');
 
 	my $at = time();
+	my $log = -s $node->logfile;
 	$node->sql('DROP DATABASE three');
 	cmp_ok(time() - $at, '<', 5, 'DROP DATABASE does not wait for it');
 	$node->sql('DROP DATABASE copy WITH (FORCE)');
@@ -145,6 +146,8 @@ subtest 'is not in the way' => sub {
 	$node->psql('postgres', 'SET ROLE nobody; DROP DATABASE mine');
 	is(worker_pid('mine'), $pid, 'who may not drop a database does not disturb its worker');
 	$node->sql('DROP DATABASE mine');
+	unlike(slurp_file($node->logfile, $log), qr/FATAL:.*database .* does not exist/,
+		'no worker is started in a database that is gone');
 };
 
 subtest 'is switched off and on by a reload' => sub {

@@ -139,4 +139,63 @@ subtest 'a dead relay under reclaim' => sub {
 	is($node->sql("$claim SELECT count(*) FROM c"), 5, 'the next relay sends them');
 };
 
+subtest 'what others hold locked' => sub {
+	$node->sql('ALTER SYSTEM SET acme_outbox.worker = off');
+	$node->reload;
+	$node->wait_sql("SELECT state = 'none' FROM acme_outbox.worker_status");
+	$node->sql('DELETE FROM acme_outbox.outbox_entry; DELETE FROM acme_outbox.outbox_claim');
+	my $other = $node->background_psql('postgres');
+	my $id = 'SELECT min(id) FROM acme_outbox.outbox_entry';
+
+	$node->sql("SELECT acme_outbox.relay_acquire('shop', 'next')");
+	$node->publish(5);
+	deliver();
+	$node->sql(<<'SQL');
+UPDATE acme_outbox.outbox_entry SET created_at = created_at - interval '8 days',
+	published_at = published_at - interval '8 days'
+SQL
+	$other->query_safe("BEGIN; SELECT FROM acme_outbox.outbox_entry WHERE id = ($id) FOR UPDATE");
+	is($node->sql("SELECT result, affected FROM acme_outbox.purge() WHERE what = 'published'"),
+		'contended|4', 'retention leaves out a locked entry');
+	$other->query_safe('ROLLBACK');
+
+	$node->sql("UPDATE acme_outbox.duty_run SET started_at = '-infinity'");
+	$other->query_safe('BEGIN; SELECT FROM acme_outbox.duty_run FOR UPDATE');
+	is( $node->sql("SELECT duty, result FROM acme_outbox.run_due_duties()"),
+		"reap|contended\npurge|contended",
+		'a duty that another session runs is contended');
+	$other->query_safe('ROLLBACK');
+
+	$node->sql('DELETE FROM acme_outbox.outbox_entry');
+	$node->publish(5);
+	$node->sql("$claim SELECT count(*) FROM c");
+	$node->sql('UPDATE acme_outbox.relay_lease SET expires_at = clock_timestamp()');
+	$node->sql("UPDATE acme_outbox.outbox_claim SET claimed_at = claimed_at - interval '1 hour'");
+	my $reap = <<'SQL';
+SET acme_outbox.stale_claim_policy = strand;
+SET acme_outbox.reaper_fail_after = '1s';
+SELECT result, failed FROM acme_outbox.reap();
+SQL
+	$other->query_safe('BEGIN; SELECT FROM acme_outbox.outbox_claim FOR UPDATE');
+	is($node->sql($reap), 'contended|0', 'the reaper leaves out a locked claim');
+	$other->query_safe('ROLLBACK');
+	$other->query_safe("BEGIN; SELECT FROM acme_outbox.outbox_entry WHERE id = ($id) FOR UPDATE");
+	is($node->sql($reap), 'contended|4', 'and a locked entry');
+	is($node->sql('SELECT cardinality(ids) FROM acme_outbox.outbox_claim'),
+		1, 'whose claim stays open');
+	$other->query_safe('ROLLBACK');
+	is($node->sql($reap), 'done|1', 'until it can be had');
+	is($node->sql('SELECT count(*) FROM acme_outbox.outbox_claim'), 0, 'then it is closed');
+
+	$other->query_safe('BEGIN; LOCK acme_outbox.outbox_entry IN ACCESS EXCLUSIVE MODE');
+	my $at = time();
+	is($node->sql("SET acme_outbox.duty_lock_timeout = '300ms'; SELECT result FROM acme_outbox.reap()"),
+		'contended', 'a locked table is waited for');
+	my $took = time() - $at;
+	cmp_ok($took, '>', 0.3, sprintf 'as long as duty_lock_timeout says (%.2f s)', $took);
+	cmp_ok($took, '<', 3, 'and no longer');
+	$other->query_safe('ROLLBACK');
+	$other->quit;
+};
+
 done_testing();
