@@ -22,16 +22,22 @@ die()
 	exit 1
 }
 
-# Run a command as the user that owns the servers. It replaces no shell: the
-# process keeps its pid, so "as_server cmd & pid=$!" is the pid of cmd.
-as_server()
+# Become a command, run as the user that owns the servers: "server_exec cmd &
+# pid=$!" is the pid of cmd itself.
+server_exec()
 {
 	if [ "$(id -u)" = 0 ]; then
-		setpriv --reuid "$SERVER_USER" --regid "$SERVER_USER" --init-groups \
+		exec setpriv --reuid "$SERVER_USER" --regid "$SERVER_USER" --init-groups \
 			env HOME="${ACME_HOME:-/tmp}" USER="$SERVER_USER" LOGNAME="$SERVER_USER" "$@"
 	else
-		"$@"
+		exec "$@"
 	fi
+}
+
+# Run a command as that user, and wait for it.
+as_server()
+{
+	(server_exec "$@")
 }
 
 # Make a folder and give it to the user that owns the servers.
