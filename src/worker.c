@@ -208,14 +208,21 @@ serve_wakeup(void)
 	return result;
 }
 
+/* When to look for duties again, if nothing was left to do. */
+static TimestampTz
+next_look(void)
+{
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+									   guc_duty_interval * 1000);
+}
+
 static StepResult
 serve_duties(TimestampTz *next_duty)
 {
 	StepResult	result = run_step("running duties", run_duties, NULL);
-	int			wait = result == STEP_MORE ? 0 : guc_duty_interval * 1000;
 
 	slot_count_duty();
-	*next_duty = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait);
+	*next_duty = result == STEP_MORE ? GetCurrentTimestamp() : next_look();
 	return result;
 }
 
@@ -241,6 +248,7 @@ serve(void)
 {
 	TimestampTz next_duty;
 	StepResult	result;
+	bool		first = true;
 
 	result = run_step("looking for the extension", look_around, NULL);
 	next_duty = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
@@ -251,8 +259,13 @@ serve(void)
 
 		if (woken || slot_take_pending(NULL))
 			result = serve_wakeup();
+		if (!first)
+			next_duty = Min(next_duty, next_look());	/* after a reload */
 		if (result != STEP_GONE && GetCurrentTimestamp() >= next_duty)
+		{
 			result = serve_duties(&next_duty);
+			first = false;
+		}
 	}
 }
 

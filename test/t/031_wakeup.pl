@@ -202,5 +202,8 @@ subtest 'many sessions at once' => sub {
 	cmp_ok(counted("wakes - $before"), '<=', 2000, 'no more often than they committed');
 };
 
+is($node->sql("SELECT bool_and(started_at = '-infinity') FROM acme_outbox.duty_run"),
+	't', 'all the time no duty ran: reaper_first_delay was not over');
+
 $listener->quit;
 done_testing();

@@ -75,6 +75,16 @@ subtest 'retention' => sub {
 	set(retention_published => '7d', duty_batch_rows => 1000);
 };
 
+subtest 'duty_interval takes effect at a reload' => sub {
+	my $last = 'SELECT last_duty_at FROM acme_outbox.worker_status';
+	set(duty_interval => 3600);
+	my $pid = $node->sql('SELECT pid FROM acme_outbox.worker_status');
+	set(duty_interval => 1);
+	my $at = $node->sql($last);
+	ok($node->wait_sql("SELECT ($last) > '$at'"), 'the worker looks again soon');
+	is($node->sql('SELECT pid FROM acme_outbox.worker_status'), $pid, 'the same worker');
+};
+
 subtest 'four purgers at once' => sub {
 	$node->publish(20000, keys => 500);
 	deliver() for 1 .. 3;
