@@ -281,18 +281,26 @@ frees_key(const SettleRow *row)
 		 strcmp(row->status, "PUBLISHING") != 0);
 }
 
+/* Once a key: each look passes the index entries of rows that just stopped waiting. */
 static void
 wake_keys(EntryTable *table, const SettleRow *rows, int n)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	KeyOrder	order;
 	int			i;
 
 	entries_take_snapshot(table);
-	if (!keyorder_any_waiting(table))
-		return;
-	for (i = 0; i < n; i++)
-		if (frees_key(&rows[i]))
-			keyorder_wake(table, rows[i].key, now);
+	keyorder_begin(&order, table, GetCurrentTimestamp());
+	for (i = 0; order.any_waiting && i < n; i++)
+	{
+		KeyState   *state;
+
+		if (!frees_key(&rows[i]))
+			continue;
+		state = keyorder_state(&order, rows[i].key);
+		if (!state->probed)
+			keyorder_wake(table, rows[i].key, order.now);
+		state->probed = true;
+	}
 }
 
 /* What is left of the claim: ids not mentioned, and those locked by others. */
