@@ -26,14 +26,17 @@ CREATE TRIGGER entry_requeued AFTER UPDATE ON acme_outbox.outbox_entry
 		AND (NEW.next_attempt_at IS NULL OR NEW.failed_at IS NOT NULL))
 	EXECUTE FUNCTION acme_outbox.entry_requeued();
 
-/* settle() clears claim_id; who sets PUBLISHED by hand hardly does. */
-CREATE TRIGGER entry_finished AFTER UPDATE ON acme_outbox.outbox_entry
-	FOR EACH ROW WHEN (NEW.status IN ('PUBLISHED', 'FAILED', 'ARCHIVED')
+/*
+ * At commit: what a claim held back meanwhile is woken too.  settle() clears claim_id; who sets PUBLISHED
+ * by hand hardly does.
+ */
+CREATE CONSTRAINT TRIGGER entry_finished AFTER UPDATE ON acme_outbox.outbox_entry
+	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.status IN ('PUBLISHED', 'FAILED', 'ARCHIVED')
 		AND NEW.message_key IS NOT NULL
 		AND (OLD.status = 'PENDING' OR NEW.status <> 'PUBLISHED' OR NEW.claim_id IS NOT NULL))
 	EXECUTE FUNCTION acme_outbox.entry_finished();
 
-CREATE TRIGGER entry_deleted AFTER DELETE ON acme_outbox.outbox_entry
-	FOR EACH ROW WHEN (OLD.message_key IS NOT NULL
+CREATE CONSTRAINT TRIGGER entry_deleted AFTER DELETE ON acme_outbox.outbox_entry
+	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.message_key IS NOT NULL
 		AND OLD.status IN ('PENDING', 'PUBLISHING', 'FAILED'))
 	EXECUTE FUNCTION acme_outbox.entry_finished();

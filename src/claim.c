@@ -23,6 +23,7 @@
 #include "catalog/pg_type.h"
 #include "claim.h"
 #include "commands/async.h"
+#include "duties.h"
 #include "funcapi.h"
 #include "guc.h"
 #include "lease.h"
@@ -404,6 +405,18 @@ report_full_lists(const Claim *claim, const Lease *lease)
 		Async_Notify("acme_outbox", lease->origin);
 }
 
+/*
+ * Whoever ended what held rows back woke their key, but perhaps before an earlier
+ * claim of ours held them.  Rare, so the whole origin is looked at.
+ */
+static void
+wake_freed_keys(const Claim *claim, const Lease *lease)
+{
+	if (claim->keys_freed && claim->order.any_waiting &&
+		reap_wake_keys(lease->origin, MAX_HELD_ROWS) > 0 && claim->taken.count == 0)
+		Async_Notify("acme_outbox", lease->origin);
+}
+
 static void
 return_rows(FunctionCallInfo fcinfo, SPITupleTable *rows)
 {
@@ -427,6 +440,8 @@ claim_pending(FunctionCallInfo fcinfo, const Lease *lease, int max_rows, int64 m
 	if (claim.cursor.is_new && takeover_release_orphans(lease) > 0)
 		claim_look(&claim, lease, left_open);
 
+	/* the old relay's last settle may have woken a key before we held its rows */
+	claim.keys_freed = lease->takeover_pending && ARR_NDIM(left_open) == 0;
 	lane_skipped(&claim);
 	lane_due(&claim, Max(max_rows / 2, 1));
 	if (lane_late(&claim))
@@ -442,6 +457,7 @@ claim_pending(FunctionCallInfo fcinfo, const Lease *lease, int max_rows, int64 m
 	mark_held(&claim);
 	move_cursor(&claim, lease);
 	report_full_lists(&claim, lease);
+	wake_freed_keys(&claim, lease);
 	entries_close(&claim.table);
 }
 

@@ -24,6 +24,7 @@ typedef struct Claim
 	XidSet	   *now;			/* the snapshot S as xids */
 	Cursor		cursor;
 	bool		cursor_moved;
+	bool		keys_freed;		/* something that held rows back ended unseen */
 	KeyOrder	order;
 	int			rows_left;
 	int64		bytes_left;

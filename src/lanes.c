@@ -80,6 +80,8 @@ lane_skipped(Claim *claim)
 		if (entry_find(&finder, claim->cursor.skipped[i]) &&
 			is_untouched(claim, finder.slot))
 			offer_again(claim, finder.slot);
+		else
+			claim->keys_freed = true;
 	}
 	entry_scan_end(&finder);
 	if (claim->skipped.count != claim->cursor.nskipped)

@@ -299,12 +299,19 @@ fail_stranded(Reaping *reaping)
 		reaping->result = Max(reaping->result, DUTY_MORE);
 }
 
+/* Inside an SPI connection; returns the number of keys woken. */
+int64
+reap_wake_keys(const char *origin, int max_keys)
+{
+	Datum		args[] = {CStringGetTextDatum(origin), Int32GetDatum(max_keys)};
+
+	return plan_run(&wake_plan, args, NULL, SPI_OK_UPDATE);
+}
+
 static void
 wake_keys(Reaping *reaping, const char *origin)
 {
-	Datum		args[] = {CStringGetTextDatum(origin),
-	Int32GetDatum(guc_duty_batch_rows)};
-	int64		woken = plan_run(&wake_plan, args, NULL, SPI_OK_UPDATE);
+	int64		woken = reap_wake_keys(origin, guc_duty_batch_rows);
 
 	reaping->woken += woken;
 	if (woken == guc_duty_batch_rows)
