@@ -51,7 +51,7 @@ WHERE i.indrelid = 'acme_outbox.outbox_entry'::regclass ORDER BY 1;
 
 -- no CHECK on tables that carry payloads: its error would print the row
 SELECT conname FROM pg_constraint
-	WHERE conrelid = 'acme_outbox.outbox_entry'::regclass AND contype <> 'p';
+	WHERE conrelid = 'acme_outbox.outbox_entry'::regclass AND contype = 'c';
 
 -- PUBLIC has no privilege at all, by default or by grant
 SELECT 'relation' AS kind, c.relname AS name

@@ -46,7 +46,7 @@ BEGIN
 	RETURN coalesce(nullif(array_to_string(labels, ' '), ''), '-');
 END $$;
 
--- settle labels (separated by spaces; * is all in flight); what was not settled, or ok
+-- settle labels (separated by spaces; * is all that the current relay has in flight); what was not settled, or ok
 CREATE FUNCTION t.settle(o text, labels text, outcome acme_outbox.settle_outcome,
 	error text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -57,7 +57,7 @@ BEGIN
 	FOR batch IN
 		SELECT c.claim_id, c.epoch, array_agg(e.id ORDER BY e.id) AS ids
 		FROM acme_outbox.outbox_claim c, unnest(c.ids) AS i (id), acme_outbox.outbox_entry e
-		WHERE c.origin = o AND e.origin = o AND e.id = i.id
+		WHERE c.origin = o AND c.epoch = t.epoch(o) AND e.origin = o AND e.id = i.id
 		  AND (labels = '*' OR e.routing_key = ANY (string_to_array(labels, ' ')))
 		GROUP BY c.claim_id, c.epoch ORDER BY min(e.id)
 	LOOP
