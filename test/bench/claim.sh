@@ -61,6 +61,9 @@ part_claim()
 	compare claim entries "acme_outbox (old snapshot)" acme_outbox '>=0.6'
 	compare claim entries "acme_outbox (old snapshot)" "guidelines (old snapshot)"
 	compare claim entries "acme_outbox (old snapshot)" "guidelines-bulk (old snapshot)"
+	compare claim "server's processor time" acme_outbox guidelines
+	compare claim "server's processor time" acme_outbox guidelines-bulk
+	compare claim "server's processor time" "acme_outbox (old snapshot)" acme_outbox
 	for round in $(seq "$rounds"); do
 		for held in 0 1; do
 			for contender in "${claim_contenders[@]}"; do

@@ -102,7 +102,7 @@ fresh_database()
 {
 	local name files=()
 	export PGDATABASE=postgres
-	"$PGBIN/dropdb" --force --if-exists bench 2>/dev/null
+	PGOPTIONS='-c client_min_messages=warning' "$PGBIN/dropdb" --force --if-exists bench
 	query CHECKPOINT
 	"$PGBIN/createdb" bench
 	query "ALTER DATABASE bench SET acme_outbox.origin = 'shop'"
