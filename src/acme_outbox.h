@@ -42,6 +42,5 @@
 #define ERRCODE_OX_NOT_ADOPTED MAKE_SQLSTATE('O', 'X', '1', '0', '3')
 #define ERRCODE_OX_CLAIM_CONTEXT MAKE_SQLSTATE('O', 'X', '1', '0', '4')
 #define ERRCODE_OX_SETTLE_ARGUMENT MAKE_SQLSTATE('O', 'X', '1', '0', '5')
-#define ERRCODE_OX_ADMIN_ONLY MAKE_SQLSTATE('O', 'X', '1', '0', '6')
 
 #endif							/* ACME_OUTBOX_H */
