@@ -148,6 +148,13 @@ SELECT t.drain('claims');
 SELECT t.put('smallest', -9223372036854775807);
 SELECT t.pub(NULL, 'normal-3');
 SELECT t.drain('claims');
+-- published by the claiming transaction itself, after the claim and below its cursor
+SELECT t.pub(NULL, 'own-1');
+BEGIN;
+SELECT t.pub(NULL, 'own-2'), t.claim('claims');
+SELECT t.put('own-below', -7);
+COMMIT;
+SELECT t.verify('claims'), t.claim('claims'), t.claim('claims'), t.settle('claims', '*', 'PUBLISHED');
 SELECT last_value AS id FROM acme_outbox.outbox_entry_id_seq \gset
 DELETE FROM acme_outbox.outbox_entry WHERE origin = 'claims';
 SELECT setval('acme_outbox.outbox_entry_id_seq', 1) = 1;
