@@ -30,6 +30,8 @@
 #include "miscadmin.h"
 #include "plans.h"
 #include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/sinvaladt.h"
 #include "takeover.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -51,6 +53,13 @@ PG_FUNCTION_INFO_V1(acme_outbox_claim_failed);
 static KeptPlan origin_plan = {
 	"SELECT origin_no FROM acme_outbox.outbox_origin WHERE origin = $1",
 	1, {TEXTOID}
+};
+
+/* only a transaction that is older than the takeover */
+static KeptPlan end_holder_plan = {
+	"SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a, acme_outbox.relay_lease l"
+	" WHERE a.pid = $1 AND l.epoch = $2 AND a.xact_start < l.acquired_at",
+	2, {INT4OID, INT8OID}
 };
 
 static KeptPlan lock_plan = {
@@ -215,13 +224,11 @@ check_transaction(void)
 								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
-/* False: a peer holds it, nothing to do this cycle. */
 static bool
-lock_origin(const char *origin)
+origin_tag(const char *origin, LOCKTAG *tag)
 {
 	Datum		arg = CStringGetTextDatum(origin);
 	bool		isnull;
-	LOCKTAG		tag;
 	Oid			relation;
 	int32		number;
 
@@ -230,8 +237,53 @@ lock_origin(const char *origin)
 	number = DatumGetInt32(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
 										 1, &isnull));
 	relation = get_relname_relid("outbox_origin", get_namespace_oid(ACME_OUTBOX_SCHEMA, false));
-	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, relation, (uint32) number, ORIGIN_LOCK_SUBID);
-	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, relation, (uint32) number, ORIGIN_LOCK_SUBID);
+	return true;
+}
+
+/*
+ * A relay that was frozen, or cut off, in the middle of receiving a claim leaves a
+ * session that waits for it to read on, with the origin locked.  When its lease was
+ * taken over, that session is ended: nothing it could still do would count.
+ */
+static void
+end_old_holder(const LOCKTAG *tag, const Lease *lease)
+{
+	VirtualTransactionId *holders = GetLockConflicts(tag, ExclusiveLock, NULL);
+	PGPROC	   *holder;
+	Datum		args[2];
+
+	if (!VirtualTransactionIdIsValid(holders[0]) ||
+		(holder = BackendIdGetProc(holders[0].backendId)) == NULL)
+		return;
+	args[0] = Int32GetDatum(holder->pid);
+	args[1] = Int64GetDatum(lease->epoch);
+	if (plan_run(&end_holder_plan, args, NULL, SPI_OK_SELECT) > 0)
+		ereport(WARNING,
+				(errmsg("ended session %d, which still held origin \"%s\" after its relay lost the lease",
+						holder->pid, lease->origin)));
+}
+
+/* False: a peer holds it, nothing to do this cycle. */
+static bool
+lock_origin(const char *origin, int64 epoch, Lease *lease)
+{
+	LOCKTAG		tag;
+
+	if (!origin_tag(origin, &tag))
+	{
+		lease_require(origin, epoch, lease);
+		return false;
+	}
+	if (LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL)
+	{
+		lease_require(origin, epoch, lease);
+		return true;
+	}
+	lease_require(origin, epoch, lease);
+	if (lease->takeover_pending)
+		end_old_holder(&tag, lease);
+	return false;
 }
 
 static void
@@ -429,6 +481,19 @@ return_rows(FunctionCallInfo fcinfo, SPITupleTable *rows)
 
 /* ---- the two functions ---- */
 
+/* At most half of a batch is due rows, unless there are no others (design 4). */
+static void
+look_in_lanes(Claim *claim, int max_rows)
+{
+	lane_skipped(claim);
+	lane_due_begin(claim);
+	lane_due(claim, Max(max_rows / 2, 1));
+	if (lane_late(claim))
+		lane_fresh(claim);
+	lane_due(claim, max_rows);
+	lane_due_end(claim);
+}
+
 static void
 claim_pending(FunctionCallInfo fcinfo, const Lease *lease, int max_rows, int64 max_bytes)
 {
@@ -442,10 +507,7 @@ claim_pending(FunctionCallInfo fcinfo, const Lease *lease, int max_rows, int64 m
 
 	/* the old relay's last settle may have woken a key before we held its rows */
 	claim.keys_freed = lease->takeover_pending && ARR_NDIM(left_open) == 0;
-	lane_skipped(&claim);
-	lane_due(&claim, Max(max_rows / 2, 1));
-	if (lane_late(&claim))
-		lane_fresh(&claim);
+	look_in_lanes(&claim, max_rows);
 
 	if (claim.taken.count > 0)
 	{
@@ -498,13 +560,7 @@ enter(FunctionCallInfo fcinfo, int max_rows, int64 max_bytes, Lease *lease)
 	InitMaterializedSRF(fcinfo, 0);
 	SPI_connect();
 	lease_check_grant(origin);
-	if (!lock_origin(origin))
-	{
-		lease_require(origin, PG_GETARG_INT64(1), lease);
-		return false;
-	}
-	lease_require(origin, PG_GETARG_INT64(1), lease);
-	return true;
+	return lock_origin(origin, PG_GETARG_INT64(1), lease);
 }
 
 Datum

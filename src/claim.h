@@ -26,6 +26,7 @@ typedef struct Claim
 	bool		cursor_moved;
 	bool		keys_freed;		/* something that held rows back ended unseen */
 	KeyOrder	order;
+	EntryScan	due;			/* where the due lane is */
 	int			rows_left;
 	int64		bytes_left;
 	int			holds_left;
@@ -50,7 +51,9 @@ extern bool claim_is_full(const Claim *claim);
 extern Offer claim_offer(Claim *claim, TupleTableSlot *slot, bool must_wait);
 
 extern void lane_skipped(Claim *claim);
+extern void lane_due_begin(Claim *claim);
 extern void lane_due(Claim *claim, int max_rows);
+extern void lane_due_end(Claim *claim);
 extern bool lane_late(Claim *claim);
 extern void lane_fresh(Claim *claim);
 

@@ -90,14 +90,25 @@ lane_skipped(Claim *claim)
 
 /* ---- due ---- */
 
+/* Refused before: it goes alone, and the rest of its key when it has arrived. */
+static bool
+is_on_trial(TupleTableSlot *slot)
+{
+	bool		isnull;
+
+	return DatumGetInt16(slot_getattr(slot, ENTRY_ATTEMPTS, &isnull)) > 0 ||
+		DatumGetInt16(slot_getattr(slot, ENTRY_HOLDS, &isnull)) > 0;
+}
+
 /*
  * Takes the run of a key: from its lowest waiting row upwards, as long as rows are
- * due or held only by their key.
+ * due or held only by their key, up to one that is on trial.
  */
 static void
 take_run(Claim *claim, KeyState *state, int *budget)
 {
 	EntryScan	scan;
+	bool		ended = false;
 
 	state->run_taken = state->probed = true;
 	keyorder_scan_begin(&scan, &claim->table, state->key);
@@ -109,7 +120,7 @@ take_run(Claim *claim, KeyState *state, int *budget)
 		if (kind == WAIT_ASIDE)
 			continue;
 		state->first_waiting = id;
-		if (kind == WAIT_NOT_DUE || id > state->barrier)
+		if (ended || kind == WAIT_NOT_DUE || id > state->barrier)
 			break;
 		state->run_cut = *budget == 0 ||
 			claim_offer(claim, scan.slot, false) != OFFER_TAKEN;
@@ -117,6 +128,7 @@ take_run(Claim *claim, KeyState *state, int *budget)
 			break;
 		(*budget)--;
 		state->first_waiting = NOTHING_BLOCKS;
+		ended = is_on_trial(scan.slot);
 	}
 	entry_scan_end(&scan);
 }
@@ -145,23 +157,34 @@ offer_due(Claim *claim, TupleTableSlot *slot, int *budget)
 	return claim_offer(claim, slot, true) != OFFER_NO_ROOM;
 }
 
-/* Waiting rows whose time has come. */
 void
-lane_due(Claim *claim, int max_rows)
+lane_due_begin(Claim *claim)
 {
 	EntryCondition due = {2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
 	TimestampTzGetDatum(claim->order.now)};
-	EntryScan	scan;
+
+	entry_scan_begin(&claim->due, &claim->table, INDEX_DUE, &due, 1);
+}
+
+/* Waiting rows whose time has come, on from where the last call stopped. */
+void
+lane_due(Claim *claim, int max_rows)
+{
+	EntryScan  *scan = &claim->due;
 	int			budget = max_rows;
 
-	entry_scan_begin(&scan, &claim->table, INDEX_DUE, &due, 1);
-	while (budget > 0 && !claim_is_full(claim) && entry_scan_next(&scan))
+	while (budget > 0 && !claim_is_full(claim) && entry_scan_next(scan))
 	{
-		if (entry_enum(scan.slot, ENTRY_STATUS) == claim->table.status_pending &&
-			!offer_due(claim, scan.slot, &budget))
+		if (entry_enum(scan->slot, ENTRY_STATUS) == claim->table.status_pending &&
+			!offer_due(claim, scan->slot, &budget))
 			break;
 	}
-	entry_scan_end(&scan);
+}
+
+void
+lane_due_end(Claim *claim)
+{
+	entry_scan_end(&claim->due);
 }
 
 /* ---- late ---- */

@@ -44,11 +44,17 @@ static KeptPlan origin_plan = {
 	1, {TEXTOID}
 };
 
+/*
+ * No row while another relay's lease lasts.  The SELECT looks first, so that standing
+ * by uses up no epochs; the WHERE at the end decides when two ask at once.
+ */
 static KeptPlan acquire_plan = {
 	"INSERT INTO acme_outbox.relay_lease AS l (origin, epoch, relay, acquired_at,"
 	" renewed_at, expires_at, takeover_pending)"
-	" VALUES ($1, nextval('acme_outbox.relay_epoch_seq'), $2, clock_timestamp(),"
-	" clock_timestamp(), clock_timestamp() + $3 * interval '1 ms', true)"
+	" SELECT $1, nextval('acme_outbox.relay_epoch_seq'), $2, clock_timestamp(),"
+	" clock_timestamp(), clock_timestamp() + $3 * interval '1 ms', true"
+	" WHERE NOT EXISTS (SELECT FROM acme_outbox.relay_lease h WHERE h.origin = $1"
+	" AND h.expires_at > clock_timestamp() AND h.relay <> $2)"
 	" ON CONFLICT (origin) DO UPDATE SET epoch = excluded.epoch, relay = excluded.relay,"
 	" acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at,"
 	" expires_at = excluded.expires_at, takeover_pending = true"
