@@ -4,7 +4,8 @@
  *		settled - and the order within a key.
  *
  * A row's texts stay where libpq put them; a claim keeps its result until all
- * its rows are settled. Rows are offered to the publisher in the order of the
+ * its rows are decided. What then is left to settle is small: an entry that an
+ * operator holds locked for hours keeps nothing else waiting. Rows are offered to the publisher in the order of the
  * claims, and of ids within a claim, with three rules per message key, so that
  * first copies leave in order (design, invariant 2):
  *
@@ -91,6 +92,7 @@ count(struct claim_set *set, struct row *row, int by)
 			break;
 		case ROW_SENT:
 			set->sent += by;
+			claim->sent += by;
 			if (row->key)
 				row->key->unconfirmed += by;
 			break;
@@ -172,9 +174,21 @@ claims_add(struct claim_set *set, PGresult *result)
 	else
 		set->first = claim;
 	set->last = claim;
-	set->count++;
+	set->loaded++;
 	set->bytes += claim->bytes;
 	return claim;
+}
+
+/* The messages are not needed any more. */
+static void
+unload(struct claim_set *set, struct claim *claim)
+{
+	if (claim->result == NULL)
+		return;
+	PQclear(claim->result);
+	claim->result = NULL;
+	set->bytes -= claim->bytes;
+	set->loaded--;
 }
 
 static void
@@ -185,9 +199,7 @@ claim_free(struct claim_set *set, struct claim *claim)
 		drop_key(set, &claim->rows[i]);
 		free(claim->rows[i].error);
 	}
-	set->bytes -= claim->bytes;
-	set->count--;
-	PQclear(claim->result);
+	unload(set, claim);
 	free(claim->rows);
 	free(claim);
 }
@@ -204,7 +216,7 @@ claims_clear(struct claim_set *set)
 		claim_free(set, claim);
 	}
 	set->last = NULL;
-	set->rows = set->waiting = set->sent = set->decided = 0;
+	set->rows = set->waiting = set->sent = set->decided = set->confirmed = 0;
 }
 
 /* ---- towards the publisher ---- */
@@ -338,8 +350,12 @@ claims_decide(struct claim_set *set, struct row *row, enum outcome outcome,
 		row->error = clean_text(error);
 	if (outcome != OUTCOME_PUBLISHED && row->key)
 		row->key->failed++;
+	if (outcome == OUTCOME_PUBLISHED)
+		set->confirmed++;
 	if (row->claim->decided == 1)
 		row->claim->decided_since = now;
+	if (row->claim->waiting + row->claim->sent == 0)
+		unload(set, row->claim);
 }
 
 /* The publisher wants to see the row once more. */
@@ -525,7 +541,9 @@ claims_settle_done(struct claim_set *set, struct claim *claim)
 		if (row->state != ROW_SETTLING)
 			continue;
 		move(set, row, ROW_SETTLED);
-		if (row->key && row->outcome != OUTCOME_PUBLISHED)
+		if (row->outcome == OUTCOME_PUBLISHED)
+			set->confirmed--;
+		else if (row->key)
 			row->key->failed--;
 		drop_key(set, row);
 	}

@@ -8,7 +8,7 @@
 #include "names.h"
 #include "publisher.h"
 
-/* Claims in memory at one time; with claim-bytes this bounds the memory. */
+/* Claims with messages in memory; with claim-bytes this bounds the memory. */
 #define CLAIMS_MAX		4
 
 /* Rows of one settle statement. */
@@ -62,11 +62,12 @@ struct row
 struct claim
 {
 	struct claim *next;
-	PGresult   *result;			/* all texts of its rows live here */
+	PGresult   *result;			/* all texts of its rows; until all are decided */
 	int64_t		claim_id;
 	struct row *rows;
 	int			count;
 	int			waiting;
+	int			sent;
 	int			decided;
 	int			settled;
 	int			first_waiting;	/* no waiting row is before it */
@@ -80,11 +81,12 @@ struct claim_set
 	struct claim *last;
 	const char *origin;
 	bool		strict;			/* one unconfirmed row per key */
-	int			count;
+	int			loaded;			/* claims whose messages are in memory */
 	int			rows;			/* not settled, in all claims */
 	int			waiting;
 	int			sent;
 	int			decided;
+	int			confirmed;		/* PUBLISHED, and not settled yet */
 	size_t		bytes;
 	uint64_t	pass;
 	uint64_t	counts[OUTCOMES];	/* decided, until the reader resets it */

@@ -85,7 +85,7 @@ static const struct setting_rule rules[SETTINGS] = {
 	"bytes of one claim at most"},
 	[SET_WINDOW] = {"window", TYPE_NUMBER, "1000", 1, 50000, NULL, false, false,
 		NULL,
-	"unconfirmed messages at most"},
+	"messages sent and not settled at most"},
 	[SET_POLL_INTERVAL] = {"poll-interval", TYPE_DURATION, "1s", 10, MINUTE,
 		NULL, true, false, NULL,
 	"how often to look for entries when no wake-up comes"},

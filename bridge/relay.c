@@ -309,7 +309,7 @@ static bool
 has_room(const struct relay *r)
 {
 	return r->publisher->ops->ready(r->publisher) &&
-		r->claims.count < CLAIMS_MAX &&
+		r->claims.loaded < CLAIMS_MAX &&
 		r->claims.waiting < config_number(r->config, SET_CLAIM_ROWS) &&
 		r->claims.bytes < 2 * (size_t) config_number(r->config, SET_CLAIM_BYTES);
 }
@@ -785,6 +785,10 @@ offer_row(void *context, struct row *row, const struct message *m)
 {
 	struct relay *r = context;
 
+	/* a crash may repeat what is sent and not settled: no more than a window */
+	if (r->claims.sent + r->claims.confirmed >=
+		config_number(r->config, SET_WINDOW))
+		return PUBLISH_FULL;
 	/* for the mid-window crash point: no more than half of the claim */
 	if (crash_armed(CRASH_MID_WINDOW) &&
 		r->claims.sent >= (r->claims.first->count + 1) / 2)

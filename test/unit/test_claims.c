@@ -338,14 +338,38 @@ a_claim_is_freed_when_all_is_settled(void **state)
 	assert_int_equal(set.keys.count, 1);
 	settle(second);
 	claims_settle_done(&set, second);
-	assert_int_equal(set.count, 1);
+	assert_ptr_equal(set.first, first);
 	assert_ptr_equal(set.last, first);
 	settle(first);
 	claims_settle_done(&set, first);
-	assert_int_equal(set.count, 0);
+	assert_null(set.first);
 	assert_int_equal(set.rows, 0);
 	assert_int_equal(set.bytes, 0);
 	assert_int_equal(set.keys.count, 0);
+}
+
+/* An entry locked for hours must not keep its claim's messages in memory. */
+static void
+a_decided_claim_is_unloaded(void **state)
+{
+	struct claim *claim;
+
+	(void) state;
+	claim = add("1:k 2:k");
+	assert_int_equal(set.loaded, 1);
+	pass("1 2 ");
+	decide(0, OUTCOME_PUBLISHED);
+	assert_int_equal(set.loaded, 1);
+	assert_int_equal(set.confirmed, 1);
+	decide(1, OUTCOME_PUBLISHED);
+	assert_int_equal(set.loaded, 0);
+	assert_int_equal(set.bytes, 0);
+	assert_int_equal(set.confirmed, 2);
+	settle(claim);
+	claims_settle_locked(&set, claim, 2, 0);
+	claims_settle_done(&set, claim);
+	assert_ptr_equal(set.first, claim);
+	assert_int_equal(set.confirmed, 1);
 }
 
 int
@@ -368,6 +392,7 @@ main(void)
 		T(a_failed_settle_does_not_spin),
 		T(errors_survive_any_bytes),
 		T(a_claim_is_freed_when_all_is_settled),
+		T(a_decided_claim_is_unloaded),
 	};
 
 	return cmocka_run_group_tests_name("claims", tests, NULL, NULL);
