@@ -114,7 +114,7 @@ SELECT t.sqlstate(format($$SELECT * FROM acme_outbox.claim('claims', %s, 1, 1)$$
 SELECT t.sqlstate(format($$SELECT * FROM acme_outbox.claim_failed('claims', %s, 1)$$, t.epoch('claims2')));
 SELECT t.drain('claims2');
 
-\echo due: waiting rows whose time has come, at most half of the batch
+\echo due: waiting rows whose time has come, at most half of the batch while there are others
 SELECT count(t.pub(NULL, 's' || n, not_before => '2101-01-01')) FROM generate_series(1, 6) n;
 SELECT t.claim('claims');
 SELECT t.verify('claims');

@@ -16,8 +16,12 @@ SELECT label, status, hold_reason, goes_on FROM t.state('keys');
 SELECT t.verify('keys');
 SELECT t.settle('keys', '*', 'PUBLISHED');
 SELECT t.claim('keys');
-\echo A is due: the whole run goes, in order
+\echo A is due: it goes alone, since it was refused before; then the whole run, in order
 SELECT t.make_due('keys');
+SELECT t.claim('keys');
+SELECT t.verify('keys');
+SELECT t.claim('keys');
+SELECT t.settle('keys', 'A', 'PUBLISHED');
 SELECT t.claim('keys');
 SELECT t.verify('keys');
 SELECT t.settle('keys', '*', 'PUBLISHED');
