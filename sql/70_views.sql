@@ -255,7 +255,7 @@ UNION ALL
 SELECT w.origin, w.event_id, w.id, w.topic, w.routing_key, w.message_key,
 	   w.status, w.hold_reason,
 	   CASE w.hold_reason
-			WHEN 'UNROUTABLE' THEN 'The exchange is missing or no queue is bound for the routing key.'
+			WHEN 'UNROUTABLE' THEN 'The exchange is missing, no queue is bound for the routing key, or the broker forbids it.'
 			WHEN 'NACKED' THEN 'The broker would not take it; a queue may be full.'
 			WHEN 'KEY' THEN 'An earlier entry of its key waits or is in flight.'
 			WHEN 'SCHEDULED' THEN 'It was scheduled, is due, and was not claimed.'
@@ -267,7 +267,7 @@ SELECT w.origin, w.event_id, w.id, w.topic, w.routing_key, w.message_key,
 	   w.created_at, w.next_attempt_at, w.attempts, w.holds, NULL,
 	   w.last_error,
 	   CASE w.hold_reason
-			WHEN 'UNROUTABLE' THEN 'Declare the exchange or bind a queue; the entry is then sent by itself.'
+			WHEN 'UNROUTABLE' THEN 'See last_error; declare the exchange, bind a queue or grant write: it is then sent by itself.'
 			WHEN 'NACKED' THEN 'Look at the queues'' length limits and at the broker''s alarms.'
 			WHEN 'KEY' THEN 'Look at the lowest id of the same origin and message_key in acme_outbox.outbox.'
 			WHEN 'PAUSED' THEN 'Resume the topic.'
@@ -285,7 +285,7 @@ SELECT k.origin, k.event_id, k.id, k.topic, k.routing_key, k.message_key,
 FROM locked k
 UNION ALL
 SELECT b.origin, NULL::uuid, NULL::bigint, NULL, NULL, NULL, 'PENDING', NULL,
-	   b.pending || ' entries wait and no relay is active'
+	   'Unsent entries: ' || b.pending || ', and no relay is active'
 	   || coalesce('; the last one, ' || b.relay || ', was seen '
 				   || date_trunc('second', clock_timestamp() - b.relay_seen_at) || ' ago.', '.'),
 	   clock_timestamp() - b.oldest_age, b.next_due, NULL, NULL, NULL, NULL,
