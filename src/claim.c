@@ -387,15 +387,6 @@ mark_taken(Claim *claim, const Lease *lease, KeptPlan *mark)
 	return rows;
 }
 
-static int
-compare_ids(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y ? 1 : 0;
-}
-
 /*
  * A row that was changed by someone between S and our update was not marked.  The
  * cursor has passed it, so it is remembered and looked at again.
@@ -413,9 +404,9 @@ remember_missed(Claim *claim, const RowList *wanted, SPITupleTable *got, int id_
 	ids = palloc(sizeof(int64) * Max(got->numvals, 1));
 	for (i = 0; i < got->numvals; i++)
 		ids[i] = DatumGetInt64(SPI_getbinval(got->vals[i], got->tupdesc, id_column, &isnull));
-	qsort(ids, got->numvals, sizeof(int64), compare_ids);
+	qsort(ids, got->numvals, sizeof(int64), int64_compare);
 	for (w = 0; w < wanted->count; w++)
-		if (bsearch(&wanted->ids[w], ids, got->numvals, sizeof(int64), compare_ids) == NULL &&
+		if (bsearch(&wanted->ids[w], ids, got->numvals, sizeof(int64), int64_compare) == NULL &&
 			!row_list_contains(&claim->skipped, wanted->ids[w]))
 			row_list_add_row(&claim->skipped, &wanted->tids[w], wanted->ids[w]);
 	claim->cursor_moved = true;
@@ -440,7 +431,7 @@ move_cursor(Claim *claim, const Lease *lease)
 		return;
 	claim->cursor.skipped = claim->skipped.ids;
 	claim->cursor.nskipped = claim->skipped.count;
-	qsort(claim->cursor.skipped, claim->cursor.nskipped, sizeof(int64), compare_ids);
+	qsort(claim->cursor.skipped, claim->cursor.nskipped, sizeof(int64), int64_compare);
 	cursor_write(lease->origin, &claim->cursor);
 }
 

@@ -270,3 +270,13 @@ int64_array_values(ArrayType *array, int *n)
 	}
 	return values;
 }
+
+/* For qsort and bsearch. */
+int
+int64_compare(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y ? 1 : 0;
+}

@@ -84,5 +84,6 @@ extern bool entry_maybe_locked(TupleTableSlot *slot);
 extern ArrayType *tid_array(const ItemPointerData *tids, int n);
 extern ArrayType *int64_array(const int64 *values, int n);
 extern int64 *int64_array_values(ArrayType *array, int *n);
+extern int	int64_compare(const void *a, const void *b);
 
 #endif							/* ACME_OUTBOX_ENTRIES_H */

@@ -197,22 +197,13 @@ typedef struct LateRows
 	int			limit;			/* the lowest so many ids are wanted */
 } LateRows;
 
-static int
-compare_late(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y ? 1 : 0;
-}
-
 /* Keeps the lowest ids; twice the limit is gathered before each cut. */
 static void
 late_add(LateRows *late, TupleTableSlot *slot)
 {
 	if (late->count == late->room)
 	{
-		qsort(late->ids, late->count, sizeof(int64), compare_late);
+		qsort(late->ids, late->count, sizeof(int64), int64_compare);
 		late->count = late->limit;
 	}
 	late->ids[late->count++] = entry_int64(slot, ENTRY_ID);
@@ -285,7 +276,7 @@ late_gather(Claim *claim, LateRows *late, bool *more)
 			late_of_xid(claim, xid, late);
 	}
 	late_of_newer(claim, late);
-	qsort(late->ids, late->count, sizeof(int64), compare_late);
+	qsort(late->ids, late->count, sizeof(int64), int64_compare);
 	*more = late->count > late->limit - 1;
 	late->count = Min(late->count, late->limit - 1);
 }
