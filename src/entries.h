@@ -59,6 +59,10 @@ typedef struct EntryScan
 	Relation	index;
 	IndexScanDesc desc;
 	TupleTableSlot *slot;
+	/* of a finder: what it looked for last, and the row in the slot, if any */
+	int64		sought;
+	int64		at;
+	bool		positioned;
 } EntryScan;
 
 extern void entries_open(EntryTable *table, const char *origin);
