@@ -573,6 +573,8 @@ handle_settle(struct relay *r, const PGresult *result, msec_t now)
 	note_unsettled(r, result, now);
 	claims_settle_done(&r->claims, r->settling);
 	r->settling = NULL;
+	if (is_once(r) && r->claims.rows == 0)
+		r->claim_at = now;		/* the last claim that came back empty came early */
 	crash_here(CRASH_SETTLED);
 }
 
