@@ -40,7 +40,7 @@ REGRESS_OPTS   = --inputdir=test
 ISOLATION      = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/iso_*.spec)))
 ISOLATION_OPTS = --inputdir=test
 
-EXTRA_CLEAN = sql/acme_outbox--$(EXTVERSION).sql test/tools/amqp_probe
+EXTRA_CLEAN = sql/acme_outbox--$(EXTVERSION).sql test/tools/amqp_probe test/tools/fault_proxy
 
 PG_CONFIG ?= $(firstword $(wildcard /usr/lib/postgresql/15/bin/pg_config) pg_config)
 PGXS      := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -94,7 +94,11 @@ test/tools/amqp_probe: test/tools/amqp_probe.c
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra $(WERROR) -o $@ $< \
 		$$(pkg-config --cflags --libs librabbitmq json-c)
 
-probe: test/tools/amqp_probe
+# Stands between bridge and broker, and misbehaves.
+test/tools/fault_proxy: test/tools/fault_proxy.c
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra $(WERROR) -o $@ $<
+
+probe: test/tools/amqp_probe test/tools/fault_proxy
 
 deps:
 	test/env/deps

@@ -212,6 +212,14 @@ sub close_connections
 	return $closed;
 }
 
+# Channels of a user that the broker knows of.
+sub channels
+{
+	my ($self, $user) = @_;
+	return scalar grep { ($_->{user} // '') eq ($user // $self->{user}) }
+	  @{ $self->api('GET', "vhosts/$self->{vhost}/channels") };
+}
+
 # A private node's life.
 
 sub control
@@ -232,6 +240,19 @@ sub control
 
 sub start { my ($self) = @_; return $self->control('start'); }
 sub stop  { my ($self) = @_; return $self->control('stop'); }
+
+# rabbitmqctl for this node; its output.
+sub ctl
+{
+	my ($self, @args) = @_;
+	my ($out, $err) = ('', '');
+
+	die "not a private node\n" unless $self->{private};
+	IPC::Run::run([ "$stage/test/env/rabbitmq", 'ctl', $self->{dir}, @args ],
+		'<', \undef, '>', \$out, '2>', \$err)
+	  or die "rabbitmqctl @args: $out$err\n";
+	return $out;
+}
 
 sub pid
 {
