@@ -17,21 +17,34 @@ AS 'MODULE_PATHNAME', 'acme_outbox_entry_finished';
 COMMENT ON FUNCTION acme_outbox.entry_finished() IS
 	'trigger: an entry finished or deleted by hand lets the next of its key go';
 
+CREATE FUNCTION acme_outbox.entry_given_up() RETURNS trigger
+LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'acme_outbox_entry_given_up';
+COMMENT ON FUNCTION acme_outbox.entry_given_up() IS
+	'trigger: an entry set to FAILED by hand is found by everything that looks for failed ones';
+
 /*
  * The cursor has passed the row; only the due lane finds it again.  A FAILED one may
- * still have the time it waited for, or infinity where it blocked its key.
+ * still have the time it waited for, or infinity where it blocked its key.  A row that
+ * no claim has reached yet needs nothing: it keeps its place.
  */
 CREATE TRIGGER entry_requeued AFTER UPDATE ON acme_outbox.outbox_entry
 	FOR EACH ROW WHEN (NEW.status = 'PENDING'
-		AND (NEW.next_attempt_at IS NULL OR NEW.failed_at IS NOT NULL))
+		AND (NEW.next_attempt_at IS NULL OR NEW.failed_at IS NOT NULL)
+		AND NOT (OLD.status = 'PENDING' AND OLD.next_attempt_at IS NULL))
 	EXECUTE FUNCTION acme_outbox.entry_requeued();
 
+CREATE TRIGGER entry_given_up AFTER UPDATE ON acme_outbox.outbox_entry
+	FOR EACH ROW WHEN (NEW.status = 'FAILED' AND NEW.failed_at IS NULL)
+	EXECUTE FUNCTION acme_outbox.entry_given_up();
+
 /*
- * At commit: what a claim held back meanwhile is woken too.  settle() clears claim_id; who sets PUBLISHED
- * by hand hardly does.
+ * At commit: what a claim held back meanwhile is woken too.  settle() clears claim_id;
+ * who sets PUBLISHED by hand hardly does.
  */
 CREATE CONSTRAINT TRIGGER entry_finished AFTER UPDATE ON acme_outbox.outbox_entry
-	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.status IN ('PUBLISHED', 'FAILED', 'ARCHIVED')
+	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+	WHEN (NEW.status IN ('PUBLISHED', 'FAILED', 'ARCHIVED')
 		AND NEW.message_key IS NOT NULL
 		AND (OLD.status = 'PENDING' OR NEW.status <> 'PUBLISHED' OR NEW.claim_id IS NOT NULL))
 	EXECUTE FUNCTION acme_outbox.entry_finished();

@@ -39,19 +39,19 @@ COMMENT ON FUNCTION acme_outbox.contract_version() IS
  *	 Asks to be the active relay of an origin.  P 1 (lock per service), G 5.4.
  *	 origin  the service; relay  this process, unique: host:pid:random
  *	 Result: epoch and lease in milliseconds; no row: another relay is active.
- *	 Errors: OX102 not granted, OX103 database is a copy, OX009 names.
+ *	 Errors: OX102 not granted, OX103 database is a copy, OX009 names, 22004 null.
  *	 Safe to repeat: asking again under the same name gives a new epoch.
  */
 CREATE FUNCTION acme_outbox.relay_acquire(origin text, relay text)
 RETURNS TABLE (epoch bigint, lease_ms integer)
-LANGUAGE C VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'acme_outbox_relay_acquire';
 COMMENT ON FUNCTION acme_outbox.relay_acquire(text, text) IS
 	'ask to be the active relay of an origin; no row: stand by';
 
 /* relay_renew(origin, epoch) returns boolean: extends the lease; false: it is lost. */
 CREATE FUNCTION acme_outbox.relay_renew(origin text, epoch bigint) RETURNS boolean
-LANGUAGE C VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'acme_outbox_relay_renew';
 COMMENT ON FUNCTION acme_outbox.relay_renew(text, bigint) IS
 	'extend the lease; false: another relay has taken over';
@@ -61,7 +61,7 @@ COMMENT ON FUNCTION acme_outbox.relay_renew(text, bigint) IS
  * who stand by; false: the lease was not ours any more.
  */
 CREATE FUNCTION acme_outbox.relay_release(origin text, epoch bigint) RETURNS boolean
-LANGUAGE C VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'acme_outbox_relay_release';
 COMMENT ON FUNCTION acme_outbox.relay_release(text, bigint) IS 'hand the lease over at once';
 
@@ -73,12 +73,12 @@ COMMENT ON FUNCTION acme_outbox.relay_release(text, bigint) IS 'hand the lease o
  *	 max_rows   1 to 10000; max_bytes  payload bytes at most (one entry always fits)
  *	 Result: no rows when there is nothing to send, or another session of the origin
  *	 is claiming.
- *	 Errors: OX101 fenced, OX102 not granted, OX104 not READ COMMITTED.
+ *	 Errors: OX101 fenced, OX102 not granted, OX104 not READ COMMITTED, 22004 null.
  *	 Not to be repeated on doubt: acquire again instead, which releases the claim.
  */
 CREATE FUNCTION acme_outbox.claim(origin text, epoch bigint, max_rows integer, max_bytes bigint)
 RETURNS SETOF acme_outbox.claimed_entry
-LANGUAGE C VOLATILE STRICT SECURITY DEFINER
+LANGUAGE C VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
 SET lock_timeout = '2s'
@@ -94,7 +94,7 @@ COMMENT ON FUNCTION acme_outbox.claim(text, bigint, integer, bigint) IS
  */
 CREATE FUNCTION acme_outbox.claim_failed(origin text, epoch bigint, max_rows integer)
 RETURNS SETOF acme_outbox.claimed_entry
-LANGUAGE C VOLATILE STRICT SECURITY DEFINER
+LANGUAGE C VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
 SET lock_timeout = '2s'

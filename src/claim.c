@@ -47,6 +47,9 @@ PG_FUNCTION_INFO_V1(acme_outbox_claim_failed);
 /* rows held back by one claim; beyond it the relay is asked to claim again */
 #define MAX_HELD_ROWS 10000
 
+/* how often an idle relay looks for keys that missed their wake-up */
+#define SWEEP_INTERVAL_US (10 * USECS_PER_SEC)
+
 /* objsubid of our lock tags; 1 and 2 are the advisory lock functions' */
 #define ORIGIN_LOCK_SUBID 3
 
@@ -449,13 +452,28 @@ report_full_lists(const Claim *claim, const Lease *lease)
 }
 
 /*
+ * A wake that found the row locked by someone, or its cause ended by a prepared
+ * transaction, is made up for when the relay is idle, now and then.
+ */
+static bool
+sweep_is_due(const Claim *claim)
+{
+	static int64 last_sweep = 0;
+
+	if (claim->taken.count > 0 || claim->order.now - last_sweep < SWEEP_INTERVAL_US)
+		return false;
+	last_sweep = claim->order.now;
+	return true;
+}
+
+/*
  * Whoever ended what held rows back woke their key, but perhaps before an earlier
  * claim of ours held them.  Rare, so the whole origin is looked at.
  */
 static void
 wake_freed_keys(const Claim *claim, const Lease *lease)
 {
-	if (claim->keys_freed && claim->order.any_waiting &&
+	if (claim->order.any_waiting && (claim->keys_freed || sweep_is_due(claim)) &&
 		reap_wake_keys(lease->origin, MAX_HELD_ROWS) > 0 && claim->taken.count == 0)
 		Async_Notify("acme_outbox", lease->origin);
 }
@@ -544,8 +562,10 @@ claim_failed(FunctionCallInfo fcinfo, const Lease *lease, int max_rows)
 static bool
 enter(FunctionCallInfo fcinfo, int max_rows, int64 max_bytes, Lease *lease)
 {
-	const char *origin = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *origin;
 
+	lease_check_arguments(fcinfo);
+	origin = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	check_arguments(max_rows, max_bytes);
 	check_transaction();
 	InitMaterializedSRF(fcinfo, 0);

@@ -22,6 +22,7 @@
 #include "plans.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_relay_acquire);
 PG_FUNCTION_INFO_V1(acme_outbox_relay_renew);
@@ -88,6 +89,20 @@ static KeptPlan by_epoch_plan = {
 	"SELECT " LEASE_COLUMNS " FROM acme_outbox.relay_lease WHERE epoch = $1",
 	1, {INT8OID}
 };
+
+/* The relay's functions are not STRICT: no rows would mean "stand by" or "nothing". */
+void
+lease_check_arguments(FunctionCallInfo fcinfo)
+{
+	int			i;
+
+	for (i = 0; i < PG_NARGS(); i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("argument %d of %s is null", i + 1,
+							get_func_name(fcinfo->flinfo->fn_oid))));
+}
 
 /*
  * The role that calls (SET ROLE counts, the function's owner does not) must be, or
@@ -198,15 +213,18 @@ lease_of_epoch(int64 epoch, Lease *lease)
 Datum
 acme_outbox_relay_acquire(PG_FUNCTION_ARGS)
 {
-	char	   *origin = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	char	   *relay = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Datum		args[] = {CStringGetTextDatum(origin), CStringGetTextDatum(relay),
-	Int32GetDatum(guc_lease_duration)};
+	char	   *origin;
+	Datum		args[3];
 	Datum		result[2];
 	bool		nulls[2] = {false, false};
 
-	check_names(origin, relay);
+	lease_check_arguments(fcinfo);
+	args[0] = PG_GETARG_DATUM(0);
+	args[1] = PG_GETARG_DATUM(1);
+	args[2] = Int32GetDatum(guc_lease_duration);
+	origin = TextDatumGetCString(args[0]);
+	check_names(origin, TextDatumGetCString(args[1]));
 	InitMaterializedSRF(fcinfo, 0);
 	SPI_connect();
 	lease_check_grant(origin);
@@ -225,13 +243,13 @@ acme_outbox_relay_acquire(PG_FUNCTION_ARGS)
 Datum
 acme_outbox_relay_renew(PG_FUNCTION_ARGS)
 {
-	char	   *origin = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	Datum		args[] = {CStringGetTextDatum(origin), PG_GETARG_DATUM(1),
+	Datum		args[] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1),
 	Int32GetDatum(guc_lease_duration)};
 	bool		renewed;
 
+	lease_check_arguments(fcinfo);
 	SPI_connect();
-	lease_check_grant(origin);
+	lease_check_grant(TextDatumGetCString(args[0]));
 	renewed = plan_run(&renew_plan, args, NULL, SPI_OK_UPDATE) == 1;
 	SPI_finish();
 	PG_RETURN_BOOL(renewed);
@@ -240,12 +258,12 @@ acme_outbox_relay_renew(PG_FUNCTION_ARGS)
 Datum
 acme_outbox_relay_release(PG_FUNCTION_ARGS)
 {
-	char	   *origin = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	Datum		args[] = {CStringGetTextDatum(origin), PG_GETARG_DATUM(1)};
+	Datum		args[] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)};
 	bool		released;
 
+	lease_check_arguments(fcinfo);
 	SPI_connect();
-	lease_check_grant(origin);
+	lease_check_grant(TextDatumGetCString(args[0]));
 	released = plan_run(&release_plan, args, NULL, SPI_OK_UPDATE_RETURNING) == 1;
 	SPI_finish();
 	PG_RETURN_BOOL(released);

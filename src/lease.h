@@ -5,6 +5,8 @@
 #ifndef ACME_OUTBOX_LEASE_H
 #define ACME_OUTBOX_LEASE_H
 
+#include "fmgr.h"
+
 typedef struct Lease
 {
 	char	   *origin;
@@ -13,6 +15,7 @@ typedef struct Lease
 	bool		takeover_pending;	/* older epochs may have left claims open */
 } Lease;
 
+extern void lease_check_arguments(FunctionCallInfo fcinfo);
 extern void lease_check_grant(const char *origin);
 extern bool lease_current(const char *origin, Lease *lease);
 extern void lease_require(const char *origin, int64 epoch, Lease *lease);

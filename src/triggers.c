@@ -18,6 +18,7 @@
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_entry_requeued);
+PG_FUNCTION_INFO_V1(acme_outbox_entry_given_up);
 PG_FUNCTION_INFO_V1(acme_outbox_entry_finished);
 
 static KeptPlan requeue_plan = {
@@ -26,6 +27,13 @@ static KeptPlan requeue_plan = {
 	" hold_reason = 'RETRY', claim_id = NULL, failed_at = NULL"
 	" WHERE origin = $1 AND id = $2 AND status = 'PENDING'"
 	" AND (next_attempt_at IS NULL OR failed_at IS NOT NULL)",
+	2, {TEXTOID, INT8OID}
+};
+
+static KeptPlan give_up_plan = {
+	"UPDATE acme_outbox.outbox_entry SET failed_at = clock_timestamp(),"
+	" next_attempt_at = NULL, hold_reason = NULL, claim_id = NULL"
+	" WHERE origin = $1 AND id = $2 AND status = 'FAILED' AND failed_at IS NULL",
 	2, {TEXTOID, INT8OID}
 };
 
@@ -39,8 +47,9 @@ row_trigger(FunctionCallInfo fcinfo)
 	return (TriggerData *) fcinfo->context;
 }
 
-Datum
-acme_outbox_entry_requeued(PG_FUNCTION_ARGS)
+/* Runs a plan with the changed row's origin and id. */
+static Datum
+complete_change(FunctionCallInfo fcinfo, KeptPlan *plan)
 {
 	TriggerData *trigger = row_trigger(fcinfo);
 	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
@@ -50,9 +59,21 @@ acme_outbox_entry_requeued(PG_FUNCTION_ARGS)
 	SPI_connect();
 	args[0] = SPI_getbinval(trigger->tg_newtuple, desc, ENTRY_ORIGIN, &isnull);
 	args[1] = SPI_getbinval(trigger->tg_newtuple, desc, ENTRY_ID, &isnull);
-	plan_run(&requeue_plan, args, NULL, SPI_OK_UPDATE);
+	plan_run(plan, args, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	PG_RETURN_POINTER(NULL);
+}
+
+Datum
+acme_outbox_entry_requeued(PG_FUNCTION_ARGS)
+{
+	return complete_change(fcinfo, &requeue_plan);
+}
+
+Datum
+acme_outbox_entry_given_up(PG_FUNCTION_ARGS)
+{
+	return complete_change(fcinfo, &give_up_plan);
 }
 
 /* tg_trigtuple is the old row of an UPDATE and of a DELETE. */

@@ -160,3 +160,17 @@ SELECT count(*) FROM acme_outbox.outbox_claim WHERE origin = 'settle';
 SELECT t.drain('settle');
 SELECT t.verify('settle');
 DROP FUNCTION t.wait, t.rounds;
+
+\echo given up by hand: everything that looks for failed entries finds it, and so does retry_failed()
+SELECT t.pub('G', 'given-up'), t.claim('settle');
+UPDATE acme_outbox.outbox_entry SET status = 'FAILED' WHERE routing_key = 'given-up';
+SELECT routing_key FROM acme_outbox.outbox_failed WHERE routing_key = 'given-up';
+SELECT acme_outbox.retry_failed('settle') > 0 AS retried;
+SELECT label, status, hold_reason, goes_on FROM t.state('settle') WHERE label = 'given-up';
+\echo corrected before any claim reached it: it keeps its place
+SELECT t.pub(NULL, 'corrected');
+UPDATE acme_outbox.outbox_entry SET topic = 'right' WHERE routing_key = 'corrected';
+SELECT label, status, hold_reason, goes_on FROM t.state('settle') WHERE label = 'corrected';
+\echo a null argument is an error, not an empty result
+SELECT * FROM acme_outbox.claim('settle', NULL, 1, 1);
+SELECT * FROM acme_outbox.relay_acquire('settle', NULL);
