@@ -24,7 +24,7 @@
 
 /*
  * SQLSTATEs of class OX, documented in docs/errors.md.  OX0xx: publish;
- * OX1xx: relay.
+ * OX1xx: relay; OX2xx: inbox, handlers, parked messages.
  */
 #define ERRCODE_OX_PAYLOAD MAKE_SQLSTATE('O', 'X', '0', '0', '1')
 #define ERRCODE_OX_PAYLOAD_SIZE MAKE_SQLSTATE('O', 'X', '0', '0', '2')
@@ -42,5 +42,13 @@
 #define ERRCODE_OX_NOT_ADOPTED MAKE_SQLSTATE('O', 'X', '1', '0', '3')
 #define ERRCODE_OX_CLAIM_CONTEXT MAKE_SQLSTATE('O', 'X', '1', '0', '4')
 #define ERRCODE_OX_SETTLE_ARGUMENT MAKE_SQLSTATE('O', 'X', '1', '0', '5')
+#define ERRCODE_OX_INBOX MAKE_SQLSTATE('O', 'X', '2', '0', '1')
+#define ERRCODE_OX_HANDLER MAKE_SQLSTATE('O', 'X', '2', '0', '2')
+#define ERRCODE_OX_ENVELOPE MAKE_SQLSTATE('O', 'X', '2', '0', '3')
+#define ERRCODE_OX_INBOX_ARGUMENT MAKE_SQLSTATE('O', 'X', '2', '0', '4')
+#define ERRCODE_OX_PARK MAKE_SQLSTATE('O', 'X', '2', '0', '5')
+#define ERRCODE_OX_PARKED_ROW MAKE_SQLSTATE('O', 'X', '2', '0', '6')
+#define ERRCODE_OX_TENANT MAKE_SQLSTATE('O', 'X', '2', '0', '7')
+#define ERRCODE_OX_REGISTRATION MAKE_SQLSTATE('O', 'X', '2', '0', '8')
 
 #endif							/* ACME_OUTBOX_H */

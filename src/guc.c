@@ -32,6 +32,10 @@ int			guc_hold_backoff_base;
 int			guc_hold_backoff_cap;
 int			guc_skipped_rows;
 
+char	   *guc_inbox_schema;
+char	   *guc_tenant_id;
+char	   *guc_locale;
+
 bool		guc_worker;
 int			guc_max_workers;
 int			guc_wake_delay_ms;
@@ -45,6 +49,8 @@ int			guc_reaper_fail_after;
 int			guc_retention_interval;
 int			guc_retention_published;
 int			guc_retention_actions;
+int			guc_retention_processed;
+int			guc_retention_attempts;
 
 static const struct config_enum_entry autocommit_options[] = {
 	{"off", AUTOCOMMIT_OFF, false},
@@ -144,6 +150,30 @@ define_relay_settings(void)
 			   &guc_skipped_rows, 500, 1, 10000, PGC_SUSET, 0);
 }
 
+/*
+ * Which inbox a session uses decides whose triggers its calls run, so an administrator
+ * sets it, as he does the origin.
+ */
+static void
+define_consumer_settings(void)
+{
+	DefineCustomStringVariable("acme_outbox.inbox_schema",
+							   "Sets the schema whose inbox the session's consumers use.",
+							   "It is one that create_inbox made.",
+							   &guc_inbox_schema, ACME_OUTBOX_SCHEMA, PGC_SUSET, 0,
+							   NULL, NULL, NULL);
+	DefineCustomStringVariable("acme_outbox.tenant_id",
+							   "Sets the tenant that the transaction works for.",
+							   "Empty means none; set it with acme_outbox.context().",
+							   &guc_tenant_id, "", PGC_USERSET, 0,
+							   NULL, NULL, NULL);
+	DefineCustomStringVariable("acme_outbox.locale",
+							   "Sets the language tag that published events carry.",
+							   "Empty means none; set it with acme_outbox.context().",
+							   &guc_locale, "", PGC_USERSET, 0,
+							   NULL, NULL, NULL);
+}
+
 static void
 define_worker_settings(void)
 {
@@ -185,6 +215,12 @@ define_worker_settings(void)
 	define_int("acme_outbox.retention_actions",
 			   "Sets how long the record of operators' actions is kept; 0 keeps it for ever.",
 			   &guc_retention_actions, 90 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S);
+	define_int("acme_outbox.retention_processed",
+			   "Sets how long inboxes remember processed events; 0 remembers them for ever.",
+			   &guc_retention_processed, 30 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S);
+	define_int("acme_outbox.retention_attempts",
+			   "Sets how long inboxes remember attempts; 0 remembers them for ever.",
+			   &guc_retention_attempts, 30 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S);
 }
 
 void
@@ -192,6 +228,7 @@ guc_define_all(void)
 {
 	define_publish_settings();
 	define_relay_settings();
+	define_consumer_settings();
 	define_worker_settings();
 	if (process_shared_preload_libraries_in_progress)
 		define_int("acme_outbox.max_workers",

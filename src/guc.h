@@ -43,6 +43,11 @@ extern int	guc_hold_backoff_base;
 extern int	guc_hold_backoff_cap;
 extern int	guc_skipped_rows;
 
+/* consumers */
+extern char *guc_inbox_schema;
+extern char *guc_tenant_id;
+extern char *guc_locale;
+
 /* worker and duties; times in seconds unless named otherwise */
 extern bool guc_worker;
 extern int	guc_max_workers;
@@ -57,6 +62,8 @@ extern int	guc_reaper_fail_after;
 extern int	guc_retention_interval;
 extern int	guc_retention_published;
 extern int	guc_retention_actions;
+extern int	guc_retention_processed;
+extern int	guc_retention_attempts;
 
 extern void guc_define_all(void);
 

@@ -277,6 +277,10 @@ publish_entry(PublishRequest *request)
 
 	if (request->tenant_id && request->tenant_id[0] == '\0')
 		request->tenant_id = NULL;
+	else if (request->tenant_id == NULL && guc_tenant_id[0] != '\0')
+		request->tenant_id = guc_tenant_id;
+	if (request->locale == NULL && guc_locale[0] != '\0')
+		request->locale = guc_locale;
 	if (request->aggregate && request->aggregate[0] == '\0')
 		request->aggregate = NULL;
 	check_request(request);
