@@ -24,7 +24,8 @@
 
 /*
  * SQLSTATEs of class OX, documented in docs/errors.md.  OX0xx: publish;
- * OX1xx: relay; OX2xx: inbox, handlers, parked messages.
+ * OX1xx: relay; OX2xx: inbox, handlers, parked messages; OX3xx: idempotency keys;
+ * OX4xx: projections.
  */
 #define ERRCODE_OX_PAYLOAD MAKE_SQLSTATE('O', 'X', '0', '0', '1')
 #define ERRCODE_OX_PAYLOAD_SIZE MAKE_SQLSTATE('O', 'X', '0', '0', '2')
@@ -50,5 +51,14 @@
 #define ERRCODE_OX_PARKED_ROW MAKE_SQLSTATE('O', 'X', '2', '0', '6')
 #define ERRCODE_OX_TENANT MAKE_SQLSTATE('O', 'X', '2', '0', '7')
 #define ERRCODE_OX_REGISTRATION MAKE_SQLSTATE('O', 'X', '2', '0', '8')
+#define ERRCODE_OX_IDEMPOTENCY_ARGUMENT MAKE_SQLSTATE('O', 'X', '3', '0', '1')
+#define ERRCODE_OX_NOT_IN_FLIGHT MAKE_SQLSTATE('O', 'X', '3', '0', '2')
+#define ERRCODE_OX_EXECUTION MAKE_SQLSTATE('O', 'X', '3', '0', '3')
+#define ERRCODE_OX_PROJECTION_TARGET MAKE_SQLSTATE('O', 'X', '4', '0', '1')
+#define ERRCODE_OX_PROJECTION_COLUMN MAKE_SQLSTATE('O', 'X', '4', '0', '2')
+#define ERRCODE_OX_PROJECTION_KEY MAKE_SQLSTATE('O', 'X', '4', '0', '3')
+#define ERRCODE_OX_PROJECTION_VALUE MAKE_SQLSTATE('O', 'X', '4', '0', '4')
+#define ERRCODE_OX_PROJECTION_EVENT MAKE_SQLSTATE('O', 'X', '4', '0', '5')
+#define ERRCODE_OX_PROJECTION_SEED MAKE_SQLSTATE('O', 'X', '4', '0', '6')
 
 #endif							/* ACME_OUTBOX_H */
