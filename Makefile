@@ -61,6 +61,7 @@ endif
 # NO_BRIDGE=1 leaves the bridge out.
 all: checkver $(if $(NO_BRIDGE),,bridge)
 install: $(if $(NO_BRIDGE),,install-bridge)
+uninstall: $(if $(NO_BRIDGE),,uninstall-bridge)
 clean: clean-bridge
 
 $(OBJS): $(wildcard src/*.h)
@@ -85,6 +86,9 @@ bridge:
 
 install-bridge: bridge
 	+$(MAKE) -C bridge install
+
+uninstall-bridge:
+	+$(MAKE) -C bridge uninstall
 
 clean-bridge:
 	+$(MAKE) -C bridge clean
@@ -112,4 +116,4 @@ demo:
 bench:
 	test/bench/run
 
-.PHONY: all checkver bridge install-bridge clean-bridge probe deps test demo bench
+.PHONY: all checkver bridge install-bridge uninstall-bridge clean-bridge probe deps test demo bench

@@ -2,13 +2,21 @@
  * broker.c
  *		One AMQP connection, from name lookup to orderly close.
  *
- * The socket, its timeouts and the heartbeats are ours; librabbitmq only
- * encodes and decodes (amqp_frame.c). The machine is
+ * The stream (transport.c), its timeouts and the heartbeats are ours;
+ * librabbitmq only encodes and decodes (amqp_frame.c). The machine is
  *
- *		DOWN -> RESOLVING -> CONNECTING -> STARTING -> TUNING -> OPENING
- *			 -> READY <-> BLOCKED -> CLOSING -> DOWN
+ *		DOWN -> RESOLVING -> CONNECTING -> (SECURING ->) STARTING -> TUNING
+ *			 -> OPENING -> READY <-> BLOCKED -> CLOSING -> DOWN
  *
- * changed only in set_state(). Each step before READY has the connect timeout.
+ * changed only in set_state(). Each step before READY has the connect timeout;
+ * TCP and TLS share one.
+ *
+ * The hosts of the URI, and each address of each, are tried one after the
+ * other, beginning with the last good host or a random one. Whatever fails
+ * before READY leads to the next; only when all have failed, the backoff's delay
+ * is waited. A login or certificate that was refused on the way is reported
+ * then: it may be the one host that is set up wrongly.
+ *
  * Input is always read, whatever waits to be sent: a broker that cannot get rid
  * of its confirms would stop reading our messages.
  *
@@ -20,14 +28,9 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "log.h"
 
@@ -35,11 +38,12 @@
 #define READS_PER_TURN	8
 #define POOL_PAGE		8192
 #define TEXT_MAX		256
+#define TLS_ALERT		0x15	/* the first byte of such a record */
 
 static const uint8_t PROTOCOL_HEADER[8] = {'A', 'M', 'Q', 'P', 0, 0, 9, 1};
 
 static const char *const state_names[] = {
-	"down", "resolving", "connecting", "starting", "tuning", "opening",
+	"down", "resolving", "connecting", "TLS handshake", "starting", "tuning", "opening",
 	"ready", "blocked", "closing"
 };
 
@@ -49,11 +53,11 @@ bytes_of(const char *text)
 	return (amqp_bytes_t){strlen(text), (void *) text};
 }
 
-/* The broker's text as a C string, cut to what a log line bears. */
+/* The broker's text as a C string, cut to the capacity. */
 static void
-copy_text(char *to, amqp_bytes_t from)
+copy_bytes(char *to, size_t capacity, amqp_bytes_t from)
 {
-	size_t		length = from.len < TEXT_MAX - 1 ? from.len : TEXT_MAX - 1;
+	size_t		length = from.len < capacity - 1 ? from.len : capacity - 1;
 
 	if (length > 0)
 		memcpy(to, from.bytes, length);
@@ -76,10 +80,13 @@ set_state(struct broker *b, enum broker_state state)
 			allowed = from == BROKER_DOWN;
 			break;
 		case BROKER_CONNECTING:
-			allowed = from == BROKER_RESOLVING || from == BROKER_CONNECTING;
+			allowed = from == BROKER_RESOLVING || from == BROKER_DOWN;
+			break;
+		case BROKER_SECURING:
+			allowed = from == BROKER_CONNECTING;
 			break;
 		case BROKER_STARTING:
-			allowed = from == BROKER_CONNECTING;
+			allowed = from == BROKER_CONNECTING || from == BROKER_SECURING;
 			break;
 		case BROKER_TUNING:
 			allowed = from == BROKER_STARTING;
@@ -108,6 +115,23 @@ set_state(struct broker *b, enum broker_state state)
 	b->state = state;
 }
 
+static const struct broker_host *
+current_host(const struct broker *b)
+{
+	return &b->settings.uri.hosts[b->host];
+}
+
+/* All hosts once, from the last good one or a random one. */
+static void
+begin_round(struct broker *b)
+{
+	int			count = b->settings.uri.count;
+
+	b->host = b->good_host >= 0 ? b->good_host : (int) (random() % count);
+	b->hosts_left = count;
+	b->refusal[0] = '\0';
+}
+
 void
 broker_init(struct broker *b, const struct broker_settings *settings,
 			const struct broker_events *events)
@@ -115,11 +139,13 @@ broker_init(struct broker *b, const struct broker_settings *settings,
 	memset(b, 0, sizeof(*b));
 	b->settings = *settings;
 	b->events = *events;
-	b->fd = -1;
 	b->frame_max = FRAME_MAX;
+	b->good_host = -1;
 	b->wants_connection = true;
+	transport_init(&b->transport);
 	init_amqp_pool(&b->pool, POOL_PAGE);
 	backoff_init(&b->backoff, settings->reconnect_min, settings->reconnect_max);
+	begin_round(b);
 }
 
 bool
@@ -128,78 +154,139 @@ broker_is_open(const struct broker *b)
 	return b->state == BROKER_READY || b->state == BROKER_BLOCKED;
 }
 
+static bool
+has_link(const struct broker *b)
+{
+	return b->transport.fd >= 0;
+}
+
 static void
-release_socket(struct broker *b)
+release_link(struct broker *b, bool orderly)
 {
 	if (b->resolver)
 		resolver_abandon(b->resolver);
-	if (b->addresses)
-		freeaddrinfo(b->addresses);
-	if (b->fd >= 0)
-		close(b->fd);
 	b->resolver = NULL;
-	b->addresses = b->address = NULL;
-	b->fd = -1;
+	transport_close(&b->transport, orderly);
 	b->guarded = false;
 	b->heartbeat = 0;			/* until the next one is agreed */
 	buffer_clear(&b->in);
 	buffer_clear(&b->out);
 }
 
+static void
+release_addresses(struct broker *b)
+{
+	if (b->addresses)
+		freeaddrinfo(b->addresses);
+	b->addresses = b->address = NULL;
+}
+
 void
 broker_free(struct broker *b)
 {
-	release_socket(b);
+	release_link(b, false);
+	release_addresses(b);
 	buffer_free(&b->in);
 	buffer_free(&b->out);
 	empty_amqp_pool(&b->pool);
 }
 
-/* Before READY: login or virtual host refused, which a person must mend. */
+/* Before READY: login, virtual host or trust, which a person must mend. */
 static bool
 is_refusal(int code)
 {
-	return code == AMQP_ACCESS_REFUSED || code == AMQP_NOT_ALLOWED;
+	return code == AMQP_ACCESS_REFUSED || code == AMQP_NOT_ALLOWED ||
+		code == BROKER_NO_TLS;
 }
 
 static void
-log_drop(const struct broker *b, bool was_open, int code, const char *reason,
-		 const char *detail, msec_t delay)
+note_problem(struct broker *b, int code, const char *reason,
+			 const char *detail)
 {
+	snprintf(b->problem, sizeof(b->problem), "%s%s%s", reason,
+			 *detail ? ": " : "", detail);
+	if (b->state < BROKER_READY && is_refusal(code))
+		snprintf(b->refusal, sizeof(b->refusal), "%s%s",
+				 code == BROKER_NO_TLS ? TLS_PREFIX : "", detail);
+}
+
+/* On to the next address or host; false if all of the round have failed. */
+static bool
+next_candidate(struct broker *b)
+{
+	if (b->address && b->address->ai_next)
+	{
+		b->address = b->address->ai_next;
+		return true;
+	}
+	release_addresses(b);
+	if (--b->hosts_left <= 0)
+		return false;
+	b->host = (b->host + 1) % b->settings.uri.count;
+	return true;
+}
+
+static void
+log_drop(const struct broker *b, const struct broker_host *host, bool was_open,
+		 int code, msec_t delay)
+{
+	log_warn(was_open ? "broker connection lost" : "broker not reachable",
+			 LOG_TEXT("reason", b->problem), LOG_NUM("code", code),
+			 LOG_NUM("retry_ms", delay), LOG_TEXT("host", host->name),
+			 LOG_TEXT("port", host->port),
+			 LOG_NUM("hosts", b->settings.uri.count));
+}
+
+/* The round is over, or a connection that was ready. */
+static void
+plan_retry(struct broker *b, const struct broker_host *host, bool was_open,
+		   int code, msec_t now)
+{
+	char		refusal[BROKER_PROBLEM_MAX];
+	msec_t		delay = backoff_next(&b->backoff, (uint32_t) random());
+
+	memcpy(refusal, b->refusal, sizeof(refusal));
+	release_addresses(b);
+	begin_round(b);
+	b->retry_at = b->wants_connection ? now + delay : CLOCK_NEVER;
 	if (!b->wants_connection)
 		log_info("broker connection closed");
+	else if (refusal[0] != '\0' && !was_open)
+		b->events.refused(b->events.owner, refusal);
 	else
-		log_warn(was_open ? "broker connection lost" : "broker not reachable",
-				 LOG_TEXT("reason", reason), LOG_TEXT("detail", detail),
-				 LOG_NUM("code", code), LOG_NUM("retry_ms", delay),
-				 LOG_TEXT("host", b->settings.uri.host),
-				 LOG_TEXT("port", b->settings.uri.port));
+		log_drop(b, host, was_open, code, delay);
 }
 
 /*
  * End the connection, plan the next one, and tell the owner if it had been up.
- * code is the broker's reply code, or 0.
+ * code is the broker's reply code, BROKER_NO_TLS, or 0.
  */
 void
 broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 {
+	const struct broker_host *host = current_host(b);
 	bool		was_open = b->state >= BROKER_READY;
-	bool		refused = !was_open && is_refusal(code);
 	msec_t		now = clock_now();
-	msec_t		delay;
 
 	if (b->state == BROKER_DOWN)
 		return;
+	note_problem(b, code, reason, detail);
 	if (was_open && now - b->ready_since >= BROKER_PROVEN)
 		backoff_reset(&b->backoff);
-	release_socket(b);
+	/* close_notify only where nothing that was written may be held back */
+	release_link(b, b->state == BROKER_CLOSING);
 	set_state(b, BROKER_DOWN);
-	delay = backoff_next(&b->backoff, (uint32_t) random());
-	b->retry_at = b->wants_connection ? now + delay : CLOCK_NEVER;
-	if (refused)
-		b->events.refused(b->events.owner, detail);
-	else
-		log_drop(b, was_open, code, reason, detail, delay);
+	if (!was_open && b->wants_connection && next_candidate(b))
+	{
+		log_info("broker not reachable there, trying the next address",
+				 LOG_TEXT("reason", b->problem), LOG_TEXT("host", host->name),
+				 LOG_TEXT("port", host->port),
+				 LOG_TEXT("next_host", current_host(b)->name),
+				 LOG_TEXT("next_port", current_host(b)->port));
+		b->retry_at = now;
+		return;
+	}
+	plan_retry(b, host, was_open, code, now);
 	if (was_open)
 		b->events.down(b->events.owner, code);
 }
@@ -209,59 +296,32 @@ broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 static void
 begin_resolving(struct broker *b, msec_t now)
 {
+	const struct broker_host *host = current_host(b);
+
 	set_state(b, BROKER_RESOLVING);
 	b->deadline = now + b->settings.connect_timeout;
-	b->resolver = resolver_start(b->settings.uri.host, b->settings.uri.port);
+	b->resolver = resolver_start(host->name, host->port);
 	if (b->resolver == NULL)
 		broker_drop(b, 0, "cannot start name resolution", strerror(errno));
 }
 
-static int
-open_socket(const struct addrinfo *address)
-{
-	int			fd = socket(address->ai_family,
-							SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	int			on = 1;
-
-	if (fd < 0)
-		return -1;
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-	if (connect(fd, address->ai_addr, address->ai_addrlen) == 0 ||
-		errno == EINPROGRESS)
-		return fd;
-	close(fd);
-	return -1;
-}
-
-/* Try the addresses from b->address on; each has the connect timeout. */
+/* Try b->address; it has the connect timeout. */
 static void
 begin_connecting(struct broker *b, msec_t now)
 {
 	set_state(b, BROKER_CONNECTING);
-	for (; b->address; b->address = b->address->ai_next)
-	{
-		b->fd = open_socket(b->address);
-		if (b->fd < 0)
-			continue;
-		b->deadline = now + b->settings.connect_timeout;
-		return;
-	}
-	broker_drop(b, 0, "cannot connect", strerror(errno));
+	b->deadline = now + b->settings.connect_timeout;
+	if (!transport_connect(&b->transport, b->address))
+		broker_drop(b, 0, "cannot connect", strerror(errno));
 }
 
 static void
-next_address(struct broker *b, const char *why, msec_t now)
+begin_attempt(struct broker *b, msec_t now)
 {
-	close(b->fd);
-	b->fd = -1;
-	if (b->address->ai_next == NULL)
-	{
-		broker_drop(b, 0, "cannot connect", why);
-		return;
-	}
-	b->address = b->address->ai_next;
-	begin_connecting(b, now);
+	if (b->address)
+		begin_connecting(b, now);
+	else
+		begin_resolving(b, now);
 }
 
 static void
@@ -281,23 +341,47 @@ finish_resolving(struct broker *b, msec_t now)
 }
 
 static void
-finish_connecting(struct broker *b, msec_t now)
+begin_starting(struct broker *b, msec_t now)
 {
-	int			error = 0;
-	socklen_t	size = sizeof(error);
-
-	getsockopt(b->fd, SOL_SOCKET, SO_ERROR, &error, &size);
-	if (error != 0)
-	{
-		next_address(b, strerror(error), now);
-		return;
-	}
 	set_state(b, BROKER_STARTING);
 	b->deadline = now + b->settings.connect_timeout;
 	b->last_input = b->last_output = now;
 	b->frame_max = FRAME_MAX;
 	buffer_append(&b->out, PROTOCOL_HEADER, sizeof(PROTOCOL_HEADER));
 	broker_flush(b);
+}
+
+static void
+continue_securing(struct broker *b, msec_t now)
+{
+	enum transport_status status = transport_handshake(&b->transport);
+
+	if (status == TRANSPORT_OK)
+		begin_starting(b, now);
+	else if (status != TRANSPORT_AGAIN)
+		broker_drop(b, status == TRANSPORT_REFUSED ? BROKER_NO_TLS : 0,
+					"TLS handshake failed", b->transport.error);
+}
+
+static void
+finish_connecting(struct broker *b, msec_t now)
+{
+	int			error = transport_connect_error(&b->transport);
+
+	if (error != 0)
+		broker_drop(b, 0, "cannot connect", strerror(error));
+	else if (!b->settings.tls.enabled)
+		begin_starting(b, now);
+	else
+	{
+		set_state(b, BROKER_SECURING);
+		if (transport_secure(&b->transport, &b->settings.tls,
+							 current_host(b)->name))
+			continue_securing(b, now);
+		else
+			broker_drop(b, BROKER_NO_TLS, "TLS cannot be set up",
+						b->transport.error);
+	}
 }
 
 /* ---- handshake ---- */
@@ -332,12 +416,8 @@ true_entry(const char *key)
 
 /* RabbitMQ tells about a blocked connection only to who asks for it. */
 static void
-send_start_ok(struct broker *b)
+send_start_ok(struct broker *b, const char *mechanism, amqp_bytes_t response)
 {
-	const struct broker_uri *uri = &b->settings.uri;
-	char		response[URI_PART_MAX + URI_SECRET_MAX + 2];
-	size_t		user = strlen(uri->user),
-				password = strlen(uri->password);
 	amqp_table_entry_t capabilities[] = {
 		true_entry("connection.blocked"),
 		true_entry("consumer_cancel_notify"),
@@ -353,29 +433,85 @@ send_start_ok(struct broker *b)
 	};
 	amqp_connection_start_ok_t start_ok = {
 		.client_properties = {4, properties},
-		.mechanism = bytes_of("PLAIN"),
-		.response = {user + password + 2, response},
+		.mechanism = bytes_of(mechanism),
+		.response = response,
 		.locale = bytes_of("en_US"),
 	};
 
 	properties[3].value.kind = AMQP_FIELD_KIND_TABLE;
 	properties[3].value.value.table = (amqp_table_t){5, capabilities};
+	broker_send_method(b, 0, AMQP_CONNECTION_START_OK_METHOD, &start_ok);
+}
+
+static void
+send_plain_login(struct broker *b)
+{
+	const struct broker_uri *uri = &b->settings.uri;
+	char		response[URI_PART_MAX + URI_SECRET_MAX + 2];
+	size_t		user = strlen(uri->user),
+				password = strlen(uri->password);
+
 	response[0] = response[user + 1] = '\0';
 	memcpy(response + 1, uri->user, user);
 	memcpy(response + user + 2, uri->password, password);
-	broker_send_method(b, 0, AMQP_CONNECTION_START_OK_METHOD, &start_ok);
+	send_start_ok(b, "PLAIN", (amqp_bytes_t){user + password + 2, response});
 	explicit_bzero(response, sizeof(response));
+}
+
+/* Is the word in the list that spaces separate? */
+static bool
+has_mechanism(amqp_bytes_t list, const char *word)
+{
+	char		text[TEXT_MAX + 2] = " ";
+	char		wanted[32];
+
+	copy_bytes(text + 1, TEXT_MAX, list);
+	strcat(text, " ");
+	snprintf(wanted, sizeof(wanted), " %s ", word);
+	return strstr(text, wanted) != NULL;
+}
+
+/* For the report: version, and whether it tells about being blocked. */
+static void
+note_server(struct broker *b, const amqp_table_t *properties)
+{
+	for (int i = 0; i < properties->num_entries; i++)
+	{
+		const amqp_table_entry_t *e = &properties->entries[i];
+
+		if (e->value.kind == AMQP_FIELD_KIND_UTF8 && e->key.len == 7 &&
+			memcmp(e->key.bytes, "version", 7) == 0)
+			copy_bytes(b->server_version, sizeof(b->server_version),
+					   e->value.value.bytes);
+		else if (e->value.kind == AMQP_FIELD_KIND_TABLE && e->key.len == 12 &&
+				 memcmp(e->key.bytes, "capabilities", 12) == 0)
+			note_server(b, &e->value.value.table);
+		else if (e->value.kind == AMQP_FIELD_KIND_BOOLEAN && e->key.len == 18 &&
+				 memcmp(e->key.bytes, "connection.blocked", 18) == 0)
+			b->server_tells_blocked = e->value.value.boolean;
+	}
 }
 
 static void
 handle_start(struct broker *b, const amqp_connection_start_t *start)
 {
-	if (memmem(start->mechanisms.bytes, start->mechanisms.len, "PLAIN", 5) == NULL)
+	bool		external = b->settings.uri.auth == AUTH_EXTERNAL;
+
+	b->server_version[0] = '\0';
+	b->server_tells_blocked = false;
+	note_server(b, &start->server_properties);
+	if (!has_mechanism(start->mechanisms, external ? "EXTERNAL" : "PLAIN"))
 	{
-		broker_drop(b, 0, "the broker does not offer PLAIN login", "");
+		broker_drop(b, AMQP_ACCESS_REFUSED, "login not possible", external ?
+					"the broker does not offer EXTERNAL: enable "
+					"rabbitmq_auth_mechanism_ssl there" :
+					"the broker does not offer PLAIN login");
 		return;
 	}
-	send_start_ok(b);
+	if (external)
+		send_start_ok(b, "EXTERNAL", amqp_empty_bytes);
+	else
+		send_plain_login(b);
 	set_state(b, BROKER_TUNING);
 }
 
@@ -416,12 +552,17 @@ handle_tune(struct broker *b, const amqp_connection_tune_t *tune)
 static void
 handle_open_ok(struct broker *b, msec_t now)
 {
+	struct tls_facts tls;
+
 	set_state(b, BROKER_READY);
 	b->deadline = CLOCK_NEVER;
 	b->ready_since = now;
-	log_info("broker ready", LOG_TEXT("host", b->settings.uri.host),
-			 LOG_TEXT("port", b->settings.uri.port),
+	b->good_host = b->host;
+	tls_read_facts(b->transport.ssl, &tls);
+	log_info("broker ready", LOG_TEXT("host", current_host(b)->name),
+			 LOG_TEXT("port", current_host(b)->port),
 			 LOG_TEXT("vhost", b->settings.uri.vhost),
+			 LOG_TEXT("tls", b->transport.ssl ? tls.protocol : "off"),
 			 LOG_NUM("frame_max", b->frame_max),
 			 LOG_NUM("heartbeat_ms", b->heartbeat));
 	b->events.up(b->events.owner);
@@ -437,7 +578,7 @@ handle_blocked(struct broker *b, const amqp_connection_blocked_t *blocked,
 
 	if (b->state != BROKER_READY)
 		return;
-	copy_text(reason, blocked->reason);
+	copy_bytes(reason, sizeof(reason), blocked->reason);
 	set_state(b, BROKER_BLOCKED);
 	b->blocked_since = now;
 	log_warn("broker blocked publishing", LOG_TEXT("reason", reason));
@@ -462,7 +603,7 @@ handle_close(struct broker *b, const amqp_connection_close_t *close)
 	int			code = close->reply_code;
 	char		text[TEXT_MAX];
 
-	copy_text(text, close->reply_text);
+	copy_bytes(text, sizeof(text), close->reply_text);
 	broker_send_method(b, 0, AMQP_CONNECTION_CLOSE_OK_METHOD, &close_ok);
 	b->guarded = false;
 	broker_flush(b);
@@ -512,14 +653,28 @@ handle_frame(struct broker *b, const struct frame *frame, msec_t now)
 
 /* ---- input and output ---- */
 
+/* A TLS server's answer to our plain greeting; no AMQP frame begins so. */
+static bool
+is_tls_alert(struct broker *b)
+{
+	return b->state == BROKER_STARTING && b->transport.ssl == NULL &&
+		buffer_head(&b->in)[0] == TLS_ALERT;
+}
+
 static void
 scan_input(struct broker *b, msec_t now)
 {
 	struct frame frame;
 	const char *problem = NULL;
 
-	while (b->fd >= 0 && buffer_length(&b->in) > 0)
+	while (has_link(b) && buffer_length(&b->in) > 0)
 	{
+		if (is_tls_alert(b))
+		{
+			broker_drop(b, BROKER_NO_TLS, "bad input from the broker",
+						"this port speaks TLS: use amqps://");
+			return;
+		}
 		switch (frame_scan(buffer_head(&b->in), buffer_length(&b->in),
 						   b->frame_max, &frame, &problem))
 		{
@@ -531,36 +686,50 @@ scan_input(struct broker *b, msec_t now)
 			case FRAME_OK:
 				handle_frame(b, &frame, now);
 				/* a handler that dropped the link emptied the buffer */
-				if (b->fd >= 0)
+				if (has_link(b))
 					buffer_consume(&b->in, frame.size);
 				break;
 		}
 	}
 }
 
+/*
+ * A peer that wants a client certificate says so in an alert, or just ends the
+ * connection behind the handshake; the latter may also have other reasons.
+ */
+static void
+fail_reading(struct broker *b, enum transport_status status)
+{
+	bool		early = b->state == BROKER_STARTING && b->transport.ssl;
+	char		detail[TLS_TEXT_MAX + 64];
+
+	snprintf(detail, sizeof(detail), "%s%s", b->transport.error,
+			 early && status != TRANSPORT_REFUSED ?
+			 " right after the TLS handshake" : "");
+	broker_drop(b, status == TRANSPORT_REFUSED ? BROKER_NO_TLS : 0,
+				"connection ended by the peer", detail);
+}
+
 static void
 read_input(struct broker *b, msec_t now)
 {
-	for (int i = 0; i < READS_PER_TURN && b->fd >= 0; i++)
+	for (int i = 0; i < READS_PER_TURN && has_link(b); i++)
 	{
-		ssize_t		got = recv(b->fd, buffer_reserve(&b->in, READ_CHUNK),
-							   READ_CHUNK, 0);
+		size_t		got = 0;
+		enum transport_status status =
+			transport_read(&b->transport, buffer_reserve(&b->in, READ_CHUNK),
+						   READ_CHUNK, &got);
 
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0 && errno == EAGAIN)
+		if (status == TRANSPORT_AGAIN)
 			return;
-		if (got <= 0)
+		if (status != TRANSPORT_OK)
 		{
-			broker_drop(b, 0, "connection ended by the peer",
-						got < 0 ? strerror(errno) : "end of input");
+			fail_reading(b, status);
 			return;
 		}
-		buffer_commit(&b->in, (size_t) got);
+		buffer_commit(&b->in, got);
 		b->last_input = now;
 		scan_input(b, now);
-		if (got < READ_CHUNK)
-			return;
 	}
 }
 
@@ -571,30 +740,30 @@ read_input(struct broker *b, msec_t now)
 void
 broker_flush(struct broker *b)
 {
-	while (b->fd >= 0 && b->state != BROKER_CONNECTING &&
+	while (has_link(b) && b->state >= BROKER_STARTING &&
 		   buffer_length(&b->out) > 0)
 	{
 		msec_t		now = clock_now();
-		ssize_t		sent;
+		size_t		sent = 0;
+		enum transport_status status;
 
 		if (b->guarded && now >= b->send_until)
 		{
 			broker_drop(b, 0, "lease expired with messages unsent", "");
 			return;
 		}
-		sent = send(b->fd, buffer_head(&b->out), buffer_length(&b->out),
-					MSG_NOSIGNAL);
-		if (sent < 0 && errno == EINTR)
-			continue;
-		if (sent < 0 && errno == EAGAIN)
+		status = transport_write(&b->transport, buffer_head(&b->out),
+								 buffer_length(&b->out), &sent);
+		if (status == TRANSPORT_AGAIN)
 			return;
-		if (sent < 0)
+		if (status != TRANSPORT_OK)
 		{
-			broker_drop(b, 0, "cannot send", strerror(errno));
+			broker_drop(b, status == TRANSPORT_REFUSED ? BROKER_NO_TLS : 0,
+						"cannot send", b->transport.error);
 			return;
 		}
 		b->last_output = now;
-		buffer_consume(&b->out, (size_t) sent);
+		buffer_consume(&b->out, sent);
 		if (buffer_length(&b->out) == 0)
 			b->guarded = false;
 	}
@@ -611,12 +780,14 @@ broker_poll_fd(struct broker *b, struct pollfd *pfd)
 		pfd->events = POLLIN;
 		return 1;
 	}
-	if (b->fd < 0)
+	if (!has_link(b))
 		return 0;
-	pfd->fd = b->fd;
-	pfd->events = POLLIN;
-	if (b->state == BROKER_CONNECTING || buffer_length(&b->out) > 0)
-		pfd->events |= POLLOUT;
+	pfd->fd = b->transport.fd;
+	if (b->state == BROKER_CONNECTING)
+		pfd->events = POLLOUT;
+	else
+		pfd->events = transport_events(&b->transport,
+									   buffer_length(&b->out) > 0);
 	return 1;
 }
 
@@ -628,6 +799,8 @@ broker_deadline(struct broker *b)
 
 	if (b->state == BROKER_DOWN)
 		return b->retry_at;
+	if (transport_has_input(&b->transport))
+		return 0;				/* poll() does not see it */
 	if (b->heartbeat > 0)
 	{
 		deadline = clock_earlier(deadline, b->last_output + b->heartbeat / 2);
@@ -642,15 +815,12 @@ keep_time(struct broker *b, msec_t now)
 	if (b->state == BROKER_DOWN)
 	{
 		if (b->wants_connection && now >= b->retry_at)
-			begin_resolving(b, now);
+			begin_attempt(b, now);
 		return;
 	}
 	if (b->deadline != CLOCK_NEVER && now >= b->deadline)
 	{
-		if (b->state == BROKER_CONNECTING)
-			next_address(b, "connect timeout", now);
-		else
-			broker_drop(b, 0, "timeout", state_names[b->state]);
+		broker_drop(b, 0, "timeout", state_names[b->state]);
 		return;
 	}
 	if (b->heartbeat == 0)
@@ -670,7 +840,10 @@ broker_turn(struct broker *b, short revents, msec_t now)
 		finish_resolving(b, now);
 	else if (revents && b->state == BROKER_CONNECTING)
 		finish_connecting(b, now);
-	else if (revents & (POLLIN | POLLERR | POLLHUP))
+	else if (revents && b->state == BROKER_SECURING)
+		continue_securing(b, now);
+	else if (has_link(b) && b->state >= BROKER_STARTING &&
+			 (revents || transport_has_input(&b->transport)))
 		read_input(b, now);
 	keep_time(b, now);
 	broker_flush(b);

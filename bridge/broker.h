@@ -9,6 +9,7 @@
 #include "buffer.h"
 #include "clock.h"
 #include "resolver.h"
+#include "transport.h"
 #include "uri.h"
 
 /* Above this much unsent output nothing more is published. */
@@ -25,6 +26,7 @@ enum broker_state
 	BROKER_DOWN,				/* no socket; retry_at says when to try */
 	BROKER_RESOLVING,			/* the host's addresses are looked up */
 	BROKER_CONNECTING,			/* TCP */
+	BROKER_SECURING,			/* TLS handshake */
 	BROKER_STARTING,			/* header sent, connection.start awaited */
 	BROKER_TUNING,				/* login sent, connection.tune awaited */
 	BROKER_OPENING,				/* connection.open sent */
@@ -36,6 +38,7 @@ enum broker_state
 struct broker_settings
 {
 	struct broker_uri uri;
+	struct tls_settings tls;
 	const char *connection_name;
 	const char *version;
 	msec_t		connect_timeout;
@@ -43,6 +46,11 @@ struct broker_settings
 	msec_t		reconnect_min;
 	msec_t		reconnect_max;
 };
+
+/* A refusal that TLS, not the broker, is the reason of. */
+#define BROKER_NO_TLS			(-1)
+
+#define BROKER_PROBLEM_MAX		512
 
 struct broker_events
 {
@@ -59,10 +67,17 @@ struct broker
 	enum broker_state state;
 	struct broker_settings settings;
 	struct broker_events events;
-	int			fd;
+	struct transport transport;
+	int			host;			/* index of the one in use or being tried */
+	int			good_host;		/* the last one that was ready, or -1 */
+	int			hosts_left;		/* of this round, the current one included */
 	struct resolver *resolver;
 	struct addrinfo *addresses;
 	struct addrinfo *address;	/* the one being tried */
+	char		problem[BROKER_PROBLEM_MAX];	/* of the last attempt */
+	char		refusal[BROKER_PROBLEM_MAX];	/* of this round, or empty */
+	char		server_version[64];
+	bool		server_tells_blocked;
 	struct buffer in;
 	struct buffer out;
 	amqp_pool_t pool;			/* for decoding, recycled after each frame */

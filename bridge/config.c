@@ -65,10 +65,25 @@ static const struct setting_rule rules[SETTINGS] = {
 	"PostgreSQL connection string; default: libpq's PG* variables"},
 	[SET_BROKER_URI] = {"broker-uri", TYPE_TEXT, "amqp://localhost", 0, 2000,
 		NULL, false, true, "RABBITMQ_URI",
-	"amqp://user:password@host:port/vhost; also read from RABBITMQ_URI"},
+	"amqp(s)://user:password@host:port,host:port/vhost; also RABBITMQ_URI"},
 	[SET_BROKER_PASSWORD_FILE] = {"broker-password-file", TYPE_TEXT, NULL, 1,
 		4000, NULL, false, false, NULL,
 	"file whose first line is the broker's password"},
+	[SET_TLS_CA_FILE] = {"tls-ca-file", TYPE_TEXT, NULL, 1, 4000, NULL, false,
+		false, NULL,
+	"PEM file of the authorities that may vouch for the broker"},
+	[SET_TLS_CERT_FILE] = {"tls-cert-file", TYPE_TEXT, NULL, 1, 4000, NULL,
+		false, false, NULL,
+	"PEM file of the client certificate, with its chain"},
+	[SET_TLS_KEY_FILE] = {"tls-key-file", TYPE_TEXT, NULL, 1, 4000, NULL, false,
+		false, NULL,
+	"PEM file of its private key; default: the certificate's file"},
+	[SET_TLS_KEY_PASSWORD_FILE] = {"tls-key-password-file", TYPE_TEXT, NULL, 1,
+		4000, NULL, false, false, NULL,
+	"file whose first line is the private key's passphrase"},
+	[SET_TLS_VERIFY] = {"tls-verify", TYPE_BOOL, "true", 0, 0, NULL, false,
+		false, NULL,
+	"verify the broker's certificate and its name"},
 	[SET_SINK] = {"sink", TYPE_CHOICE, "rabbitmq", 0, 0, "rabbitmq|stdout",
 		false, false, NULL,
 	"where entries go: rabbitmq, or stdout as JSON lines (no confirm)"},
@@ -534,6 +549,63 @@ read_password(struct config *config, const char *path)
 	return true;
 }
 
+struct tls_settings
+config_tls(const struct config *config)
+{
+	return (struct tls_settings){
+		.enabled = config->uri.tls,
+		.verify = config_number(config, SET_TLS_VERIFY) != 0,
+		.ca_file = config_text(config, SET_TLS_CA_FILE),
+		.cert_file = config_text(config, SET_TLS_CERT_FILE),
+		.key_file = config_text(config, SET_TLS_KEY_FILE),
+		.key_password_file = config_text(config, SET_TLS_KEY_PASSWORD_FILE),
+	};
+}
+
+/*
+ * The files are tried now, so that a mistake shows at once. A TLS setting
+ * without TLS is one too: somebody believes to be protected.
+ */
+static bool
+check_tls(struct config *config)
+{
+	struct tls_settings tls = config_tls(config);
+	SSL_CTX    *context;
+
+	for (int i = SET_TLS_CA_FILE; i <= SET_TLS_KEY_PASSWORD_FILE; i++)
+		if (!tls.enabled && config_text(config, (enum setting) i))
+			return fail(config, "setting \"%s\": the broker's URI does not "
+						"begin with amqps://", rules[i].name);
+	if (tls.cert_file == NULL && (tls.key_file || tls.key_password_file))
+		return fail(config, "setting \"tls-key-file\": it needs "
+					"\"tls-cert-file\"");
+	if (!tls.enabled)
+		return true;
+	context = tls_context_new(&tls, config->error, sizeof(config->error));
+	SSL_CTX_free(context);
+	return context != NULL;
+}
+
+/* Whoever shows a certificate and names no user logs in by the certificate. */
+static bool
+check_login(struct config *config)
+{
+	struct broker_uri *uri = &config->uri;
+	bool		has_certificate = config_text(config, SET_TLS_CERT_FILE);
+
+	if (uri->auth == AUTH_AUTO)
+		uri->auth = has_certificate && !uri->has_user ? AUTH_EXTERNAL :
+			AUTH_PLAIN;
+	if (uri->auth == AUTH_EXTERNAL && !has_certificate)
+		return fail(config, "setting \"broker-uri\": auth_mechanism=external "
+					"needs amqps:// and \"tls-cert-file\"");
+	/* RabbitMQ's well-known login, which it accepts from loopback only */
+	if (uri->auth == AUTH_PLAIN && !uri->has_password &&
+		strcmp(uri->user, URI_DEFAULT_USER) == 0)
+		strcpy(uri->password, URI_DEFAULT_USER);
+	return true;
+}
+
 static bool
 check_broker(struct config *config)
 {
@@ -552,11 +624,7 @@ check_broker(struct config *config)
 		return fail(config, "setting \"broker-uri\": %s", problem);
 	if (file && !read_password(config, file))
 		return false;
-	/* RabbitMQ's well-known login, which it accepts from loopback only */
-	if (!config->uri.has_password &&
-		strcmp(config->uri.user, URI_DEFAULT_USER) == 0)
-		strcpy(config->uri.password, URI_DEFAULT_USER);
-	return true;
+	return check_tls(config) && check_login(config);
 }
 
 static bool
@@ -723,9 +791,18 @@ print_dsn(const char *dsn, FILE *out)
 static void
 print_uri(const struct broker_uri *uri, FILE *out)
 {
-	fprintf(out, "amqp://%s%s@%s:%s/%s", uri->user,
-			uri->has_password ? ":********" : "", uri->host, uri->port,
-			strcmp(uri->vhost, "/") == 0 ? "%2F" : uri->vhost);
+	fprintf(out, "%s://", uri->tls ? "amqps" : "amqp");
+	if (uri->auth != AUTH_EXTERNAL)
+		fprintf(out, "%s%s@", uri->user, uri->has_password ? ":********" : "");
+	for (int i = 0; i < uri->count; i++)
+	{
+		bool		is_v6 = strchr(uri->hosts[i].name, ':') != NULL;
+
+		fprintf(out, "%s%s%s%s:%s", i ? "," : "", is_v6 ? "[" : "",
+				uri->hosts[i].name, is_v6 ? "]" : "", uri->hosts[i].port);
+	}
+	fprintf(out, "/%s%s", strcmp(uri->vhost, "/") == 0 ? "%2F" : uri->vhost,
+			uri->auth == AUTH_EXTERNAL ? "?auth_mechanism=external" : "");
 }
 
 void

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "exits.h"
+#include "tls.h"
 #include "uri.h"
 
 /* In the order of the table in config.c. */
@@ -16,6 +17,11 @@ enum setting
 	SET_DSN,
 	SET_BROKER_URI,
 	SET_BROKER_PASSWORD_FILE,
+	SET_TLS_CA_FILE,
+	SET_TLS_CERT_FILE,
+	SET_TLS_KEY_FILE,
+	SET_TLS_KEY_PASSWORD_FILE,
+	SET_TLS_VERIFY,
 	SET_SINK,
 	SET_ONCE,
 	SET_STRICT_ORDER,
@@ -71,6 +77,7 @@ enum exit_status config_load(struct config *config, int argc, char **argv);
 void		config_free(struct config *config);
 const char *config_text(const struct config *config, enum setting setting);
 int64_t		config_number(const struct config *config, enum setting setting);
+struct tls_settings config_tls(const struct config *config);
 int			config_reload(struct config *config, struct config *fresh,
 						  const char **needs_restart);
 

@@ -759,22 +759,28 @@ on_lost(void *owner)
 				   clock_now());
 }
 
+/* After the start a person may mend it while we wait. */
 static void
 on_refused(void *owner, const char *reason)
 {
 	struct relay *r = owner;
 	bool		is_stdout = config_number(r->config, SET_SINK) == SINK_STDOUT;
+	bool		is_tls = strncmp(reason, TLS_PREFIX, strlen(TLS_PREFIX)) == 0;
 
 	if (r->publisher_seen && !is_stdout)
 	{
-		log_warn("broker refused the login, retrying",
+		log_warn(is_tls ? "no TLS with the broker, retrying" :
+				 "broker refused the login, retrying",
 				 LOG_TEXT("reason", reason));
 		return;
 	}
 	log_error(is_stdout ? "cannot write to stdout" :
+			  is_tls ? "cannot start: no TLS with the broker" :
 			  "cannot start: the broker refused the login",
 			  LOG_TEXT("reason", reason),
-			  LOG_TEXT("next_step", is_stdout ? "" :
+			  LOG_TEXT("next_step", is_stdout ? "" : is_tls ?
+					   "check the tls-* settings, the host in RABBITMQ_URI and "
+					   "the certificates" :
 					   "check the user, password and virtual host in "
 					   "RABBITMQ_URI"));
 	give_up(r, EXIT_PUBLISHER, clock_now());
@@ -1021,6 +1027,7 @@ make_publisher(struct relay *r)
 	r};
 	struct broker_settings settings = {
 		.uri = r->config->uri,
+		.tls = config_tls(r->config),
 		.connection_name = r->name,
 		.version = r->arguments->version,
 		.connect_timeout = span(r, SET_CONNECT_TIMEOUT),
@@ -1029,6 +1036,10 @@ make_publisher(struct relay *r)
 		.reconnect_max = span(r, SET_RECONNECT_MAX),
 	};
 
+	if (settings.tls.enabled && !settings.tls.verify)
+		log_warn("the broker's certificate is not verified: anybody on the way "
+				 "can read and change what is sent",
+				 LOG_TEXT("setting", "tls-verify = false"));
 	if (config_number(r->config, SET_SINK) == SINK_STDOUT)
 		r->publisher = sink_stdout_new(&events);
 	else

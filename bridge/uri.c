@@ -1,10 +1,13 @@
 /*
  * uri.c
- *		amqp://user:password@host:port/vhost, every part but the scheme optional.
+ *		amqp://user:password@host:port,host:port/vhost?auth_mechanism=external,
+ *		or amqps://, every part but the scheme optional.
  *
  * Parts are percent-decoded, so a password may hold any byte but NUL. As in
  * RabbitMQ's own rules, no path means the virtual host "/", while a lone slash
- * means the one with the empty name. Pure.
+ * means the one with the empty name. The query knows one parameter; those that
+ * other clients take (heartbeat, cacertfile, ...) are settings here, and are
+ * refused rather than overlooked. Pure.
  */
 #include "uri.h"
 
@@ -69,6 +72,7 @@ parse_login(const char *text, size_t length, struct broker_uri *uri)
 
 	if (!decode(text, user, uri->user, sizeof(uri->user)))
 		return "its user name is not valid";
+	uri->has_user = user > 0;
 	if (colon == NULL)
 		return NULL;
 	uri->has_password = true;
@@ -78,9 +82,25 @@ parse_login(const char *text, size_t length, struct broker_uri *uri)
 	return NULL;
 }
 
+/* The rest of one host, behind its name: nothing, or a colon and the port. */
+static const char *
+parse_port(const char *text, const char *end, char port[8])
+{
+	size_t		length = (size_t) (end - text);
+
+	if (length == 0)
+		return NULL;
+	if (*text != ':' || length > sizeof(((struct broker_host *) 0)->port))
+		return "its port is not a number from 1 to 65535";
+	memcpy(port, text + 1, length - 1);
+	port[length - 1] = '\0';
+	return port_is_valid(port) ? NULL :
+		"its port is not a number from 1 to 65535";
+}
+
 /* host, host:port, [v6], [v6]:port */
 static const char *
-parse_host(const char *text, size_t length, struct broker_uri *uri)
+parse_host(const char *text, size_t length, struct broker_host *to)
 {
 	const char *host = text;
 	const char *end = text + length;
@@ -92,69 +112,124 @@ parse_host(const char *text, size_t length, struct broker_uri *uri)
 		rest = memchr(host, ']', length - 1);
 		if (rest == NULL)
 			return "its host lacks a closing bracket";
-		if (!decode(host, (size_t) (rest - host), uri->host, URI_PART_MAX))
-			return "its host is not valid";
-		rest++;
 	}
 	else
 	{
 		rest = memchr(host, ':', length);
 		if (rest == NULL)
 			rest = end;
-		if (!decode(host, (size_t) (rest - host), uri->host, URI_PART_MAX))
-			return "its host is not valid";
 	}
-	if (rest == end)
-		return NULL;
-	if (*rest != ':' || (size_t) (end - rest) > sizeof(uri->port) - 1)
-		return "its port is not a number from 1 to 65535";
-	memcpy(uri->port, rest + 1, (size_t) (end - rest - 1));
-	uri->port[end - rest - 1] = '\0';
-	return port_is_valid(uri->port) ? NULL :
-		"its port is not a number from 1 to 65535";
+	if (!decode(host, (size_t) (rest - host), to->name, URI_PART_MAX))
+		return "its host is not valid";
+	if (rest < end && *rest == ']')
+		rest++;
+	return parse_port(rest, end, to->port);
+}
+
+/* Hosts separated by commas; none at all is the local one. */
+static const char *
+parse_hosts(const char *text, size_t length, struct broker_uri *uri)
+{
+	const char *end = text + length;
+	const char *problem = NULL;
+
+	for (;;)
+	{
+		const char *comma = memchr(text, ',', (size_t) (end - text));
+		struct broker_host *host = &uri->hosts[uri->count];
+
+		if (uri->count == URI_HOSTS_MAX)
+			return "it has more than 16 hosts";
+		strcpy(host->port, uri->tls ? URI_DEFAULT_TLS_PORT : URI_DEFAULT_PORT);
+		problem = parse_host(text, (size_t) ((comma ? comma : end) - text),
+							 host);
+		if (problem)
+			return problem;
+		if (host->name[0] == '\0')
+		{
+			if (length > 0 && (comma || uri->count > 0))
+				return "a host in its list is empty";
+			strcpy(host->name, "localhost");
+		}
+		uri->count++;
+		if (comma == NULL)
+			return NULL;
+		text = comma + 1;
+	}
+}
+
+static const char *
+parse_vhost(const char *text, size_t length, struct broker_uri *uri)
+{
+	if (memchr(text, '/', length) || memchr(text, '#', length))
+		return "its virtual host holds a '/', '?' or '#' that is not encoded";
+	if (!decode(text, length, uri->vhost, URI_PART_MAX))
+		return "its virtual host is not valid";
+	return NULL;
+}
+
+static const char *
+parse_query(const char *text, struct broker_uri *uri)
+{
+	if (strcmp(text, "auth_mechanism=external") == 0)
+		uri->auth = AUTH_EXTERNAL;
+	else if (strcmp(text, "auth_mechanism=plain") == 0)
+		uri->auth = AUTH_PLAIN;
+	else
+		return "its query may only be auth_mechanism=external or "
+			"auth_mechanism=plain";
+	return NULL;
+}
+
+/* The last @ ends the login, even where a password's own was not encoded. */
+static const char *
+parse_authority(const char *text, size_t length, struct broker_uri *uri)
+{
+	const char *at = memrchr(text, '@', length);
+	const char *problem;
+
+	if (at)
+	{
+		problem = parse_login(text, (size_t) (at - text), uri);
+		if (problem)
+			return problem;
+		length -= (size_t) (at + 1 - text);
+		text = at + 1;
+	}
+	return parse_hosts(text, length, uri);
 }
 
 /* NULL if well formed, else what is wrong; the text never quotes the URI. */
 const char *
 uri_parse(const char *text, struct broker_uri *uri)
 {
-	const char *authority,
+	const char *problem,
 			   *slash,
-			   *at = NULL;
-	const char *problem = NULL;
-	size_t		length;
+			   *query,
+			   *end;
 
 	memset(uri, 0, sizeof(*uri));
-	if (strncmp(text, "amqps://", 8) == 0)
-		return "amqps:// (TLS) is not supported in this version";
-	if (strncmp(text, "amqp://", 7) != 0)
-		return "it does not begin with amqp://";
-	authority = text + 7;
-	slash = strchr(authority, '/');
-	length = slash ? (size_t) (slash - authority) : strlen(authority);
-	for (size_t i = 0; i < length; i++)
-		if (authority[i] == '@')
-			at = authority + i;
-	strcpy(uri->port, URI_DEFAULT_PORT);
-	if (at)
-	{
-		problem = parse_login(authority, (size_t) (at - authority), uri);
-		length -= (size_t) (at + 1 - authority);
-		authority = at + 1;
-	}
-	if (problem == NULL)
-		problem = parse_host(authority, length, uri);
+	uri->tls = strncmp(text, "amqps://", 8) == 0;
+	if (!uri->tls && strncmp(text, "amqp://", 7) != 0)
+		return "it does not begin with amqp:// or amqps://";
+	text += uri->tls ? 8 : 7;
+	end = text + strlen(text);
+	slash = strchr(text, '/');
+	/* without a path, only a question mark behind the login begins the query */
+	query = strchr(slash ? slash : strrchr(text, '@') ? strrchr(text, '@') : text,
+				   '?');
+	problem = parse_authority(text, (size_t) ((slash ? slash : query ? query :
+											   end) - text), uri);
+	if (problem == NULL && query)
+		problem = parse_query(query + 1, uri);
+	if (problem == NULL && slash)
+		problem = parse_vhost(slash + 1, (size_t) ((query ? query : end) -
+												   slash - 1), uri);
 	if (problem)
 		return problem;
-	if (uri->host[0] == '\0')
-		strcpy(uri->host, "localhost");
-	if (uri->user[0] == '\0')
+	if (!uri->has_user)
 		strcpy(uri->user, URI_DEFAULT_USER);
 	if (slash == NULL)
 		strcpy(uri->vhost, "/");
-	else if (strpbrk(slash + 1, "/?#"))
-		return "its virtual host holds a '/', '?' or '#' that is not encoded";
-	else if (!decode(slash + 1, strlen(slash + 1), uri->vhost, URI_PART_MAX))
-		return "its virtual host is not valid";
 	return NULL;
 }

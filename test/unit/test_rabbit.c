@@ -403,7 +403,8 @@ setup(void **state)
 	};
 	socklen_t	size = sizeof(address);
 	struct broker_settings settings = {
-		.uri = {.host = "127.0.0.1", .vhost = "/", .user = "u", .password = "p"},
+		.uri = {.count = 1, .hosts = {{.name = "127.0.0.1"}}, .vhost = "/",
+			.user = "u", .password = "p"},
 		.connection_name = "test:1:relay",
 		.version = "1",
 		.connect_timeout = 5000,
@@ -425,8 +426,8 @@ setup(void **state)
 	assert_int_equal(bind(fake.listener, (struct sockaddr *) &address, size), 0);
 	assert_int_equal(listen(fake.listener, 5), 0);
 	getsockname(fake.listener, (struct sockaddr *) &address, &size);
-	snprintf(settings.uri.port, sizeof(settings.uri.port), "%d",
-			 ntohs(address.sin_port));
+	snprintf(settings.uri.hosts[0].port, sizeof(settings.uri.hosts[0].port),
+			 "%d", ntohs(address.sin_port));
 	claims_init(&claims, "trading");
 	publisher = rabbit_new(&settings, &events, WINDOW, 30000);
 	publisher->send_until = CLOCK_NEVER;

@@ -25,8 +25,8 @@ all_parts(void **state)
 	assert_string_equal(uri.user, "bob");
 	assert_string_equal(uri.password, "s3cret");
 	assert_true(uri.has_password);
-	assert_string_equal(uri.host, "broker.example");
-	assert_string_equal(uri.port, "5673");
+	assert_string_equal(uri.hosts[0].name, "broker.example");
+	assert_string_equal(uri.hosts[0].port, "5673");
 	assert_string_equal(uri.vhost, "trading");
 }
 
@@ -35,8 +35,8 @@ defaults(void **state)
 {
 	(void) state;
 	parse("amqp://");
-	assert_string_equal(uri.host, "localhost");
-	assert_string_equal(uri.port, "5672");
+	assert_string_equal(uri.hosts[0].name, "localhost");
+	assert_string_equal(uri.hosts[0].port, "5672");
 	assert_string_equal(uri.user, "guest");
 	assert_false(uri.has_password);
 	assert_string_equal(uri.vhost, "/");
@@ -58,6 +58,50 @@ percent_decoding(void **state)
 	assert_string_equal(uri.vhost, "x y");
 }
 
+static void
+several_hosts(void **state)
+{
+	char		text[512] = "amqp://";
+
+	(void) state;
+	parse("amqp://u:p@h1:5672,h2,[::1]:5674/v");
+	assert_int_equal(uri.count, 3);
+	assert_string_equal(uri.hosts[0].name, "h1");
+	assert_string_equal(uri.hosts[1].name, "h2");
+	assert_string_equal(uri.hosts[1].port, "5672");
+	assert_string_equal(uri.hosts[2].name, "::1");
+	assert_string_equal(uri.hosts[2].port, "5674");
+	assert_string_equal(uri.vhost, "v");
+	for (int i = 0; i < URI_HOSTS_MAX; i++)
+		sprintf(text + strlen(text), "%sh%d", i ? "," : "", i);
+	parse(text);
+	assert_int_equal(uri.count, URI_HOSTS_MAX);
+	strcat(text, ",one-more");
+	assert_non_null(uri_parse(text, &uri));
+}
+
+static void
+tls_and_external(void **state)
+{
+	(void) state;
+	parse("amqps://h1,h2:5672");
+	assert_true(uri.tls);
+	assert_string_equal(uri.hosts[0].port, "5671");
+	assert_string_equal(uri.hosts[1].port, "5672");
+	assert_int_equal(uri.auth, AUTH_AUTO);
+	assert_false(uri.has_user);
+	parse("amqps://h/v?auth_mechanism=external");
+	assert_int_equal(uri.auth, AUTH_EXTERNAL);
+	assert_string_equal(uri.vhost, "v");
+	parse("amqps://h?auth_mechanism=plain");
+	assert_int_equal(uri.auth, AUTH_PLAIN);
+	assert_string_equal(uri.vhost, "/");
+	parse("amqp://u:what?@h");
+	assert_string_equal(uri.password, "what?");
+	assert_true(uri.has_user);
+	assert_false(uri.tls);
+}
+
 /* People forget to encode; the last @ ends the login. */
 static void
 at_sign_and_colon_in_the_password(void **state)
@@ -65,7 +109,7 @@ at_sign_and_colon_in_the_password(void **state)
 	(void) state;
 	parse("amqp://u:p@ss:w@h:1/");
 	assert_string_equal(uri.password, "p@ss:w");
-	assert_string_equal(uri.host, "h");
+	assert_string_equal(uri.hosts[0].name, "h");
 }
 
 static void
@@ -73,11 +117,11 @@ ipv6_hosts(void **state)
 {
 	(void) state;
 	parse("amqp://[::1]:5673/");
-	assert_string_equal(uri.host, "::1");
-	assert_string_equal(uri.port, "5673");
+	assert_string_equal(uri.hosts[0].name, "::1");
+	assert_string_equal(uri.hosts[0].port, "5673");
 	parse("amqp://u@[fe80::1]");
-	assert_string_equal(uri.host, "fe80::1");
-	assert_string_equal(uri.port, "5672");
+	assert_string_equal(uri.hosts[0].name, "fe80::1");
+	assert_string_equal(uri.hosts[0].port, "5672");
 }
 
 static void
@@ -93,7 +137,7 @@ static void
 errors(void **state)
 {
 	const char *const bad[] = {
-		"", "amqp", "http://h", "amqp:/h", "AMQP://h", "amqps://h",
+		"", "amqp", "http://h", "amqp:/h", "AMQP://h", "amqps:/h",
 		"amqp://h:0", "amqp://h:65536", "amqp://h:x", "amqp://h:", "amqp://h:-1",
 		"amqp://h:123456", "amqp://[::1", "amqp://[::1]x", "amqp://h/%",
 		"amqp://h/%2", "amqp://h/%zz", "amqp://h/%00", "amqp://u%@h",
@@ -142,6 +186,8 @@ main(void)
 		cmocka_unit_test(all_parts),
 		cmocka_unit_test(defaults),
 		cmocka_unit_test(percent_decoding),
+		cmocka_unit_test(several_hosts),
+		cmocka_unit_test(tls_and_external),
 		cmocka_unit_test(at_sign_and_colon_in_the_password),
 		cmocka_unit_test(ipv6_hosts),
 		cmocka_unit_test(empty_password_is_one),
