@@ -10,8 +10,9 @@
  * first copies leave in order (design, invariant 2):
  *
  *	- a row behind one that was put off in this pass is put off too;
- *	- a row behind one that failed and is not settled yet is released: the
- *	  claim that hands it out again knows whether it must wait;
+ *	- a row behind one that failed and is not settled yet is released, at the
+ *	  latest when that is settled: the claim that hands it out again knows
+ *	  whether it must wait;
  *	- with strict order, a row behind an unconfirmed one is put off.
  *
  * One transition function, move(), keeps every counter.
@@ -530,10 +531,31 @@ unlink_claim(struct claim_set *set, struct claim *claim)
 		set->last = previous;
 }
 
+/*
+ * The database now knows that rows failed, and will hold back what follows them in
+ * their keys. What was claimed before it knew is released: to offer it, now that
+ * nothing says any more that an earlier row failed, would let it overtake that row.
+ */
+static void
+release_followers(struct claim_set *set)
+{
+	for (struct claim *claim = set->first; claim; claim = claim->next)
+		for (int i = claim->first_waiting; claim->waiting > 0 && i < claim->count; i++)
+		{
+			struct row *row = &claim->rows[i];
+
+			if (row->state == ROW_WAITING && row->key && row->key->failed > 0)
+				claims_decide(set, row, OUTCOME_RELEASED,
+							  "released behind an earlier row of its key",
+							  clock_now());
+		}
+}
+
 /* The statement committed: its rows are done, and the claim if all are. */
 void
 claims_settle_done(struct claim_set *set, struct claim *claim)
 {
+	release_followers(set);
 	for (int i = 0; i < claim->count; i++)
 	{
 		struct row *row = &claim->rows[i];

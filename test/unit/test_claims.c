@@ -180,6 +180,26 @@ rows_claimed_meanwhile_are_released_until_the_failure_is_settled(void **state)
 	pass("4 ");
 }
 
+/* The publisher was full, or not connected, between the failure and its settle. */
+static void
+rows_not_offered_before_the_failure_is_settled_are_released(void **state)
+{
+	struct claim *first,
+			   *second;
+
+	(void) state;
+	first = add("1:a 2:b");
+	pass("1 2 ");
+	second = add("3:a 4:b 5:");
+	decide(0, OUTCOME_RELEASED);
+	decide(1, OUTCOME_PUBLISHED);
+	settle(first);
+	claims_settle_done(&set, first);
+	pass("4 5 ");
+	assert_int_equal(second->rows[0].outcome, OUTCOME_RELEASED);
+	assert_int_equal(second->decided, 1);
+}
+
 static void
 a_published_row_releases_nobody(void **state)
 {
@@ -382,6 +402,7 @@ main(void)
 		T(a_row_put_off_holds_its_key_in_that_pass),
 		T(a_failed_row_releases_those_behind_it),
 		T(rows_claimed_meanwhile_are_released_until_the_failure_is_settled),
+		T(rows_not_offered_before_the_failure_is_settled_are_released),
 		T(a_published_row_releases_nobody),
 		T(strict_order_has_one_unconfirmed_row_per_key),
 		T(rows_to_be_sent_again_come_first_and_in_order),
