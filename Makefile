@@ -7,6 +7,7 @@
 #   make test           every test, in private servers; SUITES= and TESTS= select
 #   make demo           a small order service, twenty seconds long
 #   make bench          measure throughput
+#   make fuzz           random input for what the bridge reads; FUZZ_SECONDS each
 #   make deps           install the Debian packages that building and testing need
 #   make checkver       the version is the same wherever it is written
 #   make clean
@@ -116,4 +117,8 @@ demo:
 bench:
 	test/bench/run
 
-.PHONY: all checkver bridge install-bridge uninstall-bridge clean-bridge probe deps test demo bench
+# What the bridge reads, against random input: FUZZ_SECONDS for each target.
+fuzz:
+	+$(MAKE) -C test/fuzz run SECONDS=$(or $(FUZZ_SECONDS),60)
+
+.PHONY: all checkver bridge install-bridge uninstall-bridge clean-bridge probe deps test demo bench fuzz
