@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dsn.h"
+
 #define ENV_PREFIX		"ACME_OUTBOX_"
 #define NAME_MAX_LENGTH 64
 #define LINE_MAX_LENGTH 4096
@@ -493,13 +495,6 @@ load_flags(struct config *config, int argc, char **argv, const char **file)
 }
 
 /* ---- checks over several settings ---- */
-
-static bool
-dsn_is_string(const char *dsn)
-{
-	return strchr(dsn, '=') || strncmp(dsn, "postgres://", 11) == 0 ||
-		strncmp(dsn, "postgresql://", 13) == 0;
-}
 
 /* libpq's own message could quote a password, so it is not used. */
 static bool

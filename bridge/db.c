@@ -2,7 +2,8 @@
  * db.c
  *		One asynchronous PostgreSQL connection, one statement at a time.
  *
- *		DOWN -> CONNECTING -> SETUP -> IDLE <-> BUSY, and back to DOWN
+ *		DOWN -> RESOLVING -> CONNECTING -> SETUP -> IDLE <-> BUSY, and back to
+ *		DOWN
  *
  * changed only in set_state(). SETUP runs a fixed list of statements: session
  * settings, the contract's version, LISTEN, and the prepared statements; the
@@ -10,9 +11,8 @@
  * is told apart from a failure.
  *
  * Nothing here waits: every step has a deadline of ours, since libpq's
- * connect_timeout does not count for PQconnectPoll(). The one exception is the
- * look-up of a host name, which libpq does inside PQconnectStart(); give a
- * hostaddr in the DSN where DNS may hang.
+ * connect_timeout does not count for PQconnectPoll(), and host names are looked
+ * up before libpq sees them (dsn.c), anew for each connection.
  */
 #include "db.h"
 
@@ -79,7 +79,7 @@ static const struct
 };
 
 static const char *const state_names[] = {
-	"down", "connecting", "setup", "idle", "busy"
+	"down", "resolving", "connecting", "setup", "idle", "busy"
 };
 
 /* The only place where the state changes; nonsense ends the process. */
@@ -94,8 +94,11 @@ set_state(struct db *db, enum db_state state)
 		case DB_DOWN:
 			allowed = true;
 			break;
-		case DB_CONNECTING:
+		case DB_RESOLVING:
 			allowed = from == DB_DOWN;
+			break;
+		case DB_CONNECTING:
+			allowed = from == DB_RESOLVING || from == DB_CONNECTING;
 			break;
 		case DB_SETUP:
 			allowed = from == DB_CONNECTING;
@@ -138,6 +141,9 @@ db_is_up(const struct db *db)
 static void
 release_connection(struct db *db)
 {
+	if (db->resolver)
+		resolver_abandon(db->resolver);
+	db->resolver = NULL;
 	PQclear(db->result);
 	db->result = NULL;
 	if (db->conn)
@@ -223,12 +229,22 @@ static void
 begin_connecting(struct db *db, msec_t now)
 {
 	const char *keywords[] = {"dbname", "fallback_application_name",
-	"client_encoding", NULL};
-	const char *values[] = {db->settings.dsn, APPLICATION_NAME, "UTF8", NULL};
+	"client_encoding", "host", "hostaddr", "port", NULL};
+	const char *values[] = {db->settings.dsn, APPLICATION_NAME, "UTF8", NULL,
+	NULL, NULL, NULL};
+	struct dsn_texts texts = {0};
 
 	set_state(db, DB_CONNECTING);
 	db->deadline = now + db->settings.connect_timeout;
+	if (db->hosts.count > 0)
+	{
+		dsn_write_texts(&db->hosts, db->silent_address, db->silent_port, &texts);
+		values[3] = buffer_text(&texts.host);
+		values[4] = buffer_text(&texts.hostaddr);
+		values[5] = buffer_text(&texts.port);
+	}
 	db->conn = PQconnectStartParams(keywords, values, 1);
+	dsn_free_texts(&texts);
 	if (db->conn == NULL)
 		abort();
 	db->polling = PGRES_POLLING_WRITING;
@@ -236,6 +252,90 @@ begin_connecting(struct db *db, msec_t now)
 		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
 	else
 		PQsetNoticeReceiver(db->conn, log_notice, NULL);
+}
+
+/* Look up the next name, or connect when all are known. */
+static void
+resolve_next(struct db *db, msec_t now)
+{
+	for (; db->resolving < db->hosts.count; db->resolving++)
+	{
+		const struct dsn_host *host = &db->hosts.hosts[db->resolving];
+
+		if (!host->resolvable)
+		{
+			dsn_add_addresses(&db->hosts, db->resolving, NULL);
+			continue;
+		}
+		db->deadline = now + db->settings.connect_timeout;
+		db->resolver = resolver_start(host->name, NULL);
+		if (db->resolver == NULL)
+			db_drop(db, DB_UNREACHABLE, "cannot start name resolution");
+		return;
+	}
+	if (db->hosts.count > 0 && db->hosts.address_count == 0)
+		db_drop(db, DB_UNREACHABLE, db->hosts.count == 1 ?
+				"the host's name cannot be resolved" :
+				"none of the hosts' names can be resolved");
+	else
+		begin_connecting(db, now);
+}
+
+static void
+begin_resolving(struct db *db, msec_t now)
+{
+	set_state(db, DB_RESOLVING);
+	dsn_read_hosts(db->settings.dsn, &db->hosts);
+	db->resolving = db->silent_count = 0;
+	resolve_next(db, now);
+}
+
+/* This name is known, or given up; the others may do. */
+static void
+finish_resolving(struct db *db, bool in_time, msec_t now)
+{
+	struct addrinfo *addresses = NULL;
+	int			error = EAI_AGAIN;
+
+	if (in_time && resolver_finish(db->resolver, &addresses, &error))
+		dsn_add_addresses(&db->hosts, db->resolving, addresses);
+	else
+		log_warn("cannot resolve a database host",
+				 LOG_TEXT("host", db->hosts.hosts[db->resolving].name),
+				 LOG_TEXT("reason", in_time ? gai_strerror(error) : "timeout"));
+	if (addresses)
+		freeaddrinfo(addresses);
+	if (!in_time)
+		resolver_abandon(db->resolver);
+	db->resolver = NULL;
+	db->resolving++;
+	resolve_next(db, now);
+}
+
+/*
+ * The address being tried does not answer. Those behind it have their turn at
+ * once; after as many such as there are addresses, the attempt has failed, and
+ * the next one begins behind this one, too.
+ */
+static void
+pass_over_silent(struct db *db, msec_t now)
+{
+	const char *address = PQhostaddr(db->conn);
+	const char *port = PQport(db->conn);
+
+	snprintf(db->silent_address, sizeof(db->silent_address), "%s",
+			 address ? address : "");
+	snprintf(db->silent_port, sizeof(db->silent_port), "%s", port ? port : "");
+	if (++db->silent_count >= db->hosts.address_count)
+	{
+		db_drop(db, DB_UNREACHABLE, "timeout while connecting");
+		return;
+	}
+	log_info("a database host does not answer, trying the next address",
+			 LOG_TEXT("address", db->silent_address),
+			 LOG_TEXT("port", db->silent_port));
+	release_connection(db);
+	begin_connecting(db, now);
 }
 
 static void
@@ -303,6 +403,8 @@ fail_setup(struct db *db, const PGresult *result)
 		failure = DB_NOT_INSTALLED;
 	else if (db_state_is(result, "42501"))
 		failure = DB_NOT_PERMITTED;
+	else if (db_state_is(result, "25006"))
+		failure = DB_STANDBY;
 	db_drop(db, failure, text);
 }
 
@@ -348,6 +450,7 @@ finish_setup_step(struct db *db, PGresult *result, msec_t now)
 		return;
 	}
 	set_state(db, DB_IDLE);
+	db->silent_address[0] = '\0';
 	db->up_since = now;
 	db->deadline = CLOCK_NEVER;
 	db->events.up(db->events.owner);
@@ -457,6 +560,12 @@ read_input(struct db *db, msec_t now)
 int
 db_poll_fd(struct db *db, struct pollfd *pfd)
 {
+	if (db->state == DB_RESOLVING)
+	{
+		pfd->fd = resolver_fd(db->resolver);
+		pfd->events = POLLIN;
+		return 1;
+	}
 	if (db->conn == NULL || PQsocket(db->conn) < 0)
 		return 0;
 	pfd->fd = PQsocket(db->conn);
@@ -478,14 +587,19 @@ void
 db_turn(struct db *db, short revents, msec_t now)
 {
 	if (db->state == DB_DOWN && db->wants_connection && now >= db->retry_at)
-		begin_connecting(db, now);
+		begin_resolving(db, now);
+	else if (db->state == DB_RESOLVING && (revents || now >= db->deadline))
+		finish_resolving(db, revents != 0, now);
 	else if (db->state == DB_CONNECTING && revents)
 		poll_connecting(db, now);
 	else if (db->conn && revents)
 		read_input(db, now);
-	if (db->state != DB_DOWN && now >= db->deadline)
-		db_drop(db, DB_UNREACHABLE, db->state == DB_CONNECTING ?
-				"timeout while connecting" : "the server did not answer in time");
+	if (db->state <= DB_RESOLVING || now < db->deadline)
+		return;
+	if (db->state == DB_CONNECTING)
+		pass_over_silent(db, now);
+	else
+		db_drop(db, DB_UNREACHABLE, "the server did not answer in time");
 }
 
 /* For good: no connection is made again. */

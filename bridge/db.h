@@ -6,6 +6,8 @@
 #include <stdbool.h>
 
 #include "backoff.h"
+#include "dsn.h"
+#include "resolver.h"
 
 /* The contract we speak; its neighbours are served too. */
 #define CONTRACT_VERSION	1
@@ -21,6 +23,7 @@
 enum db_state
 {
 	DB_DOWN,					/* no connection; retry_at says when to try */
+	DB_RESOLVING,				/* the hosts' addresses are looked up */
 	DB_CONNECTING,
 	DB_SETUP,					/* session settings, version, statements */
 	DB_IDLE,
@@ -45,7 +48,8 @@ enum db_failure
 {
 	DB_UNREACHABLE,
 	DB_NOT_INSTALLED,			/* no extension, or another contract */
-	DB_NOT_PERMITTED
+	DB_NOT_PERMITTED,
+	DB_STANDBY					/* the server is one, and nothing can be written */
 };
 
 struct db_settings
@@ -74,6 +78,12 @@ struct db
 	struct db_settings settings;
 	struct db_events events;
 	PGconn	   *conn;
+	struct dsn_hosts hosts;
+	struct resolver *resolver;
+	int			resolving;		/* index of the host being looked up */
+	int			silent_count;	/* addresses of this attempt without an answer */
+	char		silent_address[64]; /* the last one of those */
+	char		silent_port[8];
 	PostgresPollingStatusType polling;
 	PGresult   *result;			/* the first of the current statement */
 	enum db_statement statement;

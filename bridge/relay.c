@@ -495,7 +495,8 @@ handle_empty_claim(struct relay *r, msec_t now)
 	r->claim_at = r->notified ? now : now + span(r, SET_POLL_INTERVAL);
 	if (!r->origins_listed)
 		r->list_origins = true;
-	if (is_once(r) && !r->notified && r->claims.rows == 0)
+	/* with --once the others are listed first: our origin may be misspelt */
+	if (is_once(r) && !r->list_origins && !r->notified && r->claims.rows == 0)
 		begin_stopping(r, "drained", now);
 }
 
@@ -600,6 +601,8 @@ handle_other_origins(struct relay *r, const PGresult *result)
 	char		text[ORIGINS_TEXT_MAX] = "";
 	size_t		length = 0;
 
+	if (is_once(r) && r->state == RELAY_ACTIVE)
+		r->claim_at = 0;		/* now the claim that finds nothing may end it */
 	if (db_failed(result) || PQntuples(result) == 0)
 		return;
 	for (int i = 0; i < PQntuples(result) && length < sizeof(text) - 1; i++)
@@ -689,6 +692,9 @@ next_step_of(enum db_failure failure)
 		"this database" :
 		failure == DB_NOT_PERMITTED ?
 		"run SELECT acme_outbox.grant_relay(role, origin)" :
+		failure == DB_STANDBY ?
+		"this server is a standby: name all servers in --dsn or PGHOST and use "
+		"target_session_attrs=read-write" :
 		"check --dsn or the PG* variables, the password and that the server "
 		"runs";
 }

@@ -18,6 +18,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+resolver_lookup_function resolver_lookup = getaddrinfo;
+
 enum resolver_side
 {
 	RESOLVER_PENDING,
@@ -47,6 +49,20 @@ resolver_free(struct resolver *r)
 	free(r);
 }
 
+/* Tests let the look-up of one name take for ever. */
+static void
+hang_for_test(const char *host)
+{
+#ifdef ACME_OUTBOX_CRASH_POINTS
+	const char *name = getenv("ACME_OUTBOX_HANG_RESOLVING");
+
+	if (name && strcmp(name, host) == 0)
+		for (;;)
+			pause();
+#endif
+	(void) host;
+}
+
 static void *
 resolver_thread(void *argument)
 {
@@ -56,7 +72,8 @@ resolver_thread(void *argument)
 		.ai_socktype = SOCK_STREAM,
 	};
 
-	r->error = getaddrinfo(r->host, r->port, &hints, &r->addresses);
+	hang_for_test(r->host);
+	r->error = resolver_lookup(r->host, r->port, &hints, &r->addresses);
 	/* Both ends of the pipe live until the second side comes. */
 	if (write(r->pipe[1], "r", 1) < 0)
 		r->error = EAI_SYSTEM;
@@ -65,7 +82,7 @@ resolver_thread(void *argument)
 	return NULL;
 }
 
-/* NULL if there is no memory, descriptor or thread for it. */
+/* NULL if there is no memory, descriptor or thread for it. No port is fine. */
 struct resolver *
 resolver_start(const char *host, const char *port)
 {
@@ -82,10 +99,10 @@ resolver_start(const char *host, const char *port)
 	fcntl(r->pipe[0], F_SETFD, FD_CLOEXEC);
 	fcntl(r->pipe[1], F_SETFD, FD_CLOEXEC);
 	r->host = strdup(host);
-	r->port = strdup(port);
+	r->port = port ? strdup(port) : NULL;
 	pthread_attr_init(&detached);
 	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	started = r->host && r->port &&
+	started = r->host && (r->port || port == NULL) &&
 		pthread_create(&thread, &detached, resolver_thread, r) == 0;
 	pthread_attr_destroy(&detached);
 	if (started)
