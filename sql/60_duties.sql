@@ -51,13 +51,17 @@ COMMENT ON FUNCTION acme_outbox.reap() IS
 /*
  * purge()
  *		Deletes what was kept long enough: published entries, the record of
- *		operators' actions, positions of cursors.  P 1, G 6.
+ *		operators' actions, positions of cursors, and of every inbox the processed
+ *		events and attempts.  P 1, G 6, G 7.4.
  *
- * Settings: retention_published, retention_actions (0: for ever); duty_batch_rows
- * times ten bounds one call, per origin; duty_lock_timeout its waits.
- * Returns a row each for published, actions and cursors.  result: as reap().
+ * Settings: retention_published, retention_actions, retention_processed,
+ * retention_attempts (0: for ever); duty_batch_rows times ten bounds one call, per
+ * origin and inbox; duty_lock_timeout its waits.
+ * Returns a row each for published, actions, cursors, processed and attempts.
+ * result: as reap().
  * affected: rows deleted.
- * Never deletes an undelivered entry; FAILED and ARCHIVED ones stay as well.
+ * Never deletes an undelivered entry; FAILED and ARCHIVED ones stay as well, and so do
+ * parked messages.  Tables of a service are changed as their owner.
  * Safe to repeat, and to call from several sessions at once.
  */
 CREATE FUNCTION acme_outbox.purge(

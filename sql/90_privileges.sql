@@ -9,6 +9,16 @@ REVOKE ALL ON ALL TABLES IN SCHEMA acme_outbox FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA acme_outbox FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA acme_outbox FROM PUBLIC;
 
+/* By name, as relay_grant; usage_given: the schema's USAGE came with the grant. */
+CREATE TABLE acme_outbox.consumer_grant (
+	role_name   name NOT NULL,
+	schema      name NOT NULL REFERENCES acme_outbox.inbox,
+	usage_given boolean NOT NULL,
+	PRIMARY KEY (role_name, schema)
+);
+COMMENT ON TABLE acme_outbox.consumer_grant IS
+	'which role consumes with which inbox; see grant_consumer()';
+
 /* privilege_matrix() returns setof (grantee_kind, privilege, object) */
 CREATE FUNCTION acme_outbox.privilege_matrix()
 RETURNS TABLE (kind text, privilege text, object text)
@@ -28,19 +38,45 @@ AS $$
 		('relay', 'claim_failed'),
 		('relay', 'settle'),
 		('relay', 'run_due_duties'),
-		('relay', 'backlog')
+		('relay', 'backlog'),
+		('consumer', 'context'),
+		('consumer', 'tenant'),
+		('consumer', 'tenant_visible'),
+		('consumer', 'message'),
+		('consumer', 'inbox_accept'),
+		('consumer', 'inbox_record'),
+		('consumer', 'inbox_attempt'),
+		('consumer', 'inbox_process'),
+		('consumer', 'inbox_try_process'),
+		('consumer', 'inbox_try_process_batch'),
+		('consumer', 'park'),
+		('consumer', 'park_message'),
+		('consumer', 'idempotency_begin'),
+		('consumer', 'idempotency_complete'),
+		('consumer', 'idempotency_abandon'),
+		('consumer', 'contract_version'),
+		('monitor', 'contract_version'),
+		('monitor', 'backlog'),
+		('monitor', 'parked_rows'),
+		('monitor', 'parked_counts'),
+		('monitor', 'worker_slots'),
+		('monitor', 'worker_preloaded')
 	) AS f (kind, name)
 	JOIN pg_proc p ON p.proname = f.name
 		AND p.pronamespace = 'acme_outbox'::regnamespace
 	UNION ALL
 	SELECT k.kind, 'USAGE', 'SCHEMA acme_outbox'
-	FROM (VALUES ('publisher'), ('relay')) AS k (kind)
+	FROM (VALUES ('publisher'), ('relay'), ('consumer'), ('monitor')) AS k (kind)
 	UNION ALL
-	VALUES ('relay', 'SELECT', 'TABLE acme_outbox.outbox_backlog')
+	VALUES ('relay', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
+		('consumer', 'SELECT', 'TABLE acme_outbox.inbox'),
+		('monitor', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
+		('monitor', 'SELECT', 'TABLE acme_outbox.parked_open'),
+		('monitor', 'SELECT', 'TABLE acme_outbox.worker_status')
 $$;
 ALTER FUNCTION acme_outbox.privilege_matrix() STABLE;
 COMMENT ON FUNCTION acme_outbox.privilege_matrix() IS
-	'what grant_publisher and grant_relay give';
+	'what grant_publisher, grant_relay, grant_consumer and grant_monitor give';
 
 CREATE FUNCTION acme_outbox.apply_privileges(role_name name, wanted_kind text, granting boolean)
 RETURNS void
@@ -67,6 +103,44 @@ COMMENT ON FUNCTION acme_outbox.apply_privileges(name, text, boolean) IS
 	'grant or revoke one kind of the privilege matrix';
 
 /*
+ * held_kinds(role_name) returns text[]: what a role was granted.  Of kinds that no table
+ * remembers, one function of their own tells.
+ */
+CREATE FUNCTION acme_outbox.held_kinds(role_name name) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT array_remove(ARRAY[
+		CASE WHEN has_function_privilege(role_name, 'acme_outbox.publish_row()', 'EXECUTE')
+			 THEN 'publisher' END,
+		CASE WHEN EXISTS (SELECT FROM acme_outbox.relay_grant g
+						  WHERE g.role_name = held_kinds.role_name) THEN 'relay' END,
+		CASE WHEN EXISTS (SELECT FROM acme_outbox.consumer_grant g
+						  WHERE g.role_name = held_kinds.role_name) THEN 'consumer' END,
+		CASE WHEN has_function_privilege(role_name, 'acme_outbox.parked_counts()', 'EXECUTE')
+			 THEN 'monitor' END], NULL)
+$$;
+COMMENT ON FUNCTION acme_outbox.held_kinds(name) IS
+	'kinds of the privilege matrix that a role has';
+
+/* What the kinds share, the schema's USAGE above all, stays while the role has another. */
+CREATE FUNCTION acme_outbox.revoke_kind(role_name name, unwanted_kind text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	held text[];
+	kind text;
+BEGIN
+	held := array_remove(acme_outbox.held_kinds(role_name), unwanted_kind);
+	PERFORM acme_outbox.apply_privileges(role_name, unwanted_kind, false);
+	FOREACH kind IN ARRAY held LOOP
+		PERFORM acme_outbox.apply_privileges(role_name, kind, true);
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION acme_outbox.revoke_kind(name, text) IS
+	'take one kind of the privilege matrix back, and leave the others whole';
+
+/*
  * grant_publisher(role_name), revoke_publisher(role_name)
  *
  *	 Lets a service publish.  Whom its events come from is set apart:
@@ -78,17 +152,9 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT acme_outbox.apply_privileges(role_name, 'publisher', true) $$;
 COMMENT ON FUNCTION acme_outbox.grant_publisher(name) IS 'let a role publish';
 
-/* The schema's USAGE stays while the role has the other kind. */
 CREATE FUNCTION acme_outbox.revoke_publisher(role_name name) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-	PERFORM acme_outbox.apply_privileges(role_name, 'publisher', false);
-	IF EXISTS (SELECT FROM acme_outbox.relay_grant g WHERE g.role_name = revoke_publisher.role_name) THEN
-		PERFORM acme_outbox.apply_privileges(role_name, 'relay', true);
-	END IF;
-END
-$$;
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT acme_outbox.revoke_kind(role_name, 'publisher') $$;
 COMMENT ON FUNCTION acme_outbox.revoke_publisher(name) IS 'take the right to publish back';
 
 /*
@@ -110,25 +176,112 @@ COMMENT ON FUNCTION acme_outbox.grant_relay(name, text) IS 'let a role relay an 
 CREATE FUNCTION acme_outbox.revoke_relay(role_name name, origin text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-	publishes boolean := has_function_privilege(role_name,
-		'acme_outbox.publish_row()', 'EXECUTE');
 BEGIN
 	DELETE FROM acme_outbox.relay_grant g
 		WHERE g.role_name = revoke_relay.role_name AND g.origin = revoke_relay.origin;
-	IF EXISTS (SELECT FROM acme_outbox.relay_grant g WHERE g.role_name = revoke_relay.role_name) THEN
-		RETURN;
-	END IF;
-	PERFORM acme_outbox.apply_privileges(role_name, 'relay', false);
-	IF publishes THEN
-		PERFORM acme_outbox.apply_privileges(role_name, 'publisher', true);
+	IF NOT EXISTS (SELECT FROM acme_outbox.relay_grant g WHERE g.role_name = revoke_relay.role_name) THEN
+		PERFORM acme_outbox.revoke_kind(role_name, 'relay');
 	END IF;
 END
 $$;
 COMMENT ON FUNCTION acme_outbox.revoke_relay(name, text) IS
 	'take the right to relay an origin back';
 
-REVOKE ALL ON FUNCTION acme_outbox.privilege_matrix(),
-	acme_outbox.apply_privileges(name, text, boolean),
-	acme_outbox.grant_publisher(name), acme_outbox.revoke_publisher(name),
-	acme_outbox.grant_relay(name, text), acme_outbox.revoke_relay(name, text) FROM PUBLIC;
+/*
+ * inbox_privileges(schema) returns setof (privilege, object)
+ *
+ *	 What a consumer needs of an inbox's own tables.  It cannot change or delete what
+ *	 was parked, nor write the journal of resolutions.
+ */
+CREATE FUNCTION acme_outbox.inbox_privileges(schema name)
+RETURNS TABLE (privilege text, object text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT t.privilege, format('TABLE %I.%I', schema, t.name)
+	FROM (VALUES
+		('SELECT, INSERT, DELETE', 'processed_event'),
+		('SELECT, INSERT', 'parked_message'),
+		('SELECT, INSERT, UPDATE', 'consumer_attempt'),
+		('SELECT, INSERT, UPDATE, DELETE', 'idempotency_key')
+	) AS t (privilege, name)
+	WHERE to_regclass(format('%I.%I', schema, t.name)) IS NOT NULL
+$$;
+COMMENT ON FUNCTION acme_outbox.inbox_privileges(name) IS
+	'what grant_consumer gives on an inbox''s tables';
+
+/*
+ * grant_consumer(role_name, schema), revoke_consumer(role_name, schema)
+ *
+ *	 Lets a role handle messages with the inbox of a schema.  Which inbox its sessions
+ *	 use is set apart: ALTER ROLE service SET acme_outbox.inbox_schema = 'schema'.
+ *	 Errors: OX201 no such inbox; 42704 unknown role.  Safe to repeat.
+ */
+CREATE FUNCTION acme_outbox.grant_consumer(role_name name, schema name) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	item    record;
+	had_use boolean;
+BEGIN
+	IF NOT EXISTS (SELECT FROM acme_outbox.inbox i WHERE i.schema = grant_consumer.schema) THEN
+		RAISE EXCEPTION 'schema "%" has no inbox', schema
+			USING ERRCODE = 'OX201', HINT = 'SELECT acme_outbox.create_inbox(''schema'')';
+	END IF;
+	PERFORM acme_outbox.apply_privileges(role_name, 'consumer', true);
+	had_use := schema = 'acme_outbox' OR has_schema_privilege(role_name, schema, 'USAGE');
+	IF NOT had_use THEN
+		EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', schema, role_name);
+	END IF;
+	FOR item IN SELECT * FROM acme_outbox.inbox_privileges(schema) LOOP
+		EXECUTE format('GRANT %s ON %s TO %I', item.privilege, item.object, role_name);
+	END LOOP;
+	INSERT INTO acme_outbox.consumer_grant VALUES (role_name, schema, NOT had_use)
+		ON CONFLICT DO NOTHING;
+END
+$$;
+COMMENT ON FUNCTION acme_outbox.grant_consumer(name, name) IS
+	'let a role handle messages with an inbox';
+
+CREATE FUNCTION acme_outbox.revoke_consumer(role_name name, schema name) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	item  record;
+	given boolean;
+BEGIN
+	FOR item IN SELECT * FROM acme_outbox.inbox_privileges(schema) LOOP
+		EXECUTE format('REVOKE %s ON %s FROM %I', item.privilege, item.object, role_name);
+	END LOOP;
+	DELETE FROM acme_outbox.consumer_grant g
+		WHERE g.role_name = revoke_consumer.role_name AND g.schema = revoke_consumer.schema
+		RETURNING g.usage_given INTO given;
+	IF given THEN
+		EXECUTE format('REVOKE USAGE ON SCHEMA %I FROM %I', schema, role_name);
+	END IF;
+	IF NOT EXISTS (SELECT FROM acme_outbox.consumer_grant g
+				   WHERE g.role_name = revoke_consumer.role_name) THEN
+		PERFORM acme_outbox.revoke_kind(role_name, 'consumer');
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION acme_outbox.revoke_consumer(name, name) IS
+	'take the right to handle messages with an inbox back';
+
+/*
+ * grant_monitor(role_name), revoke_monitor(role_name)
+ *
+ *	 Lets a role watch: backlog, parked messages, worker.  No payload, headers or error
+ *	 text.  Errors: 42704 unknown role.  Safe to repeat.
+ */
+CREATE FUNCTION acme_outbox.grant_monitor(role_name name) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT acme_outbox.apply_privileges(role_name, 'monitor', true) $$;
+COMMENT ON FUNCTION acme_outbox.grant_monitor(name) IS 'let a role watch';
+
+CREATE FUNCTION acme_outbox.revoke_monitor(role_name name) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT acme_outbox.revoke_kind(role_name, 'monitor') $$;
+COMMENT ON FUNCTION acme_outbox.revoke_monitor(name) IS 'take the right to watch back';
+
+REVOKE ALL ON TABLE acme_outbox.consumer_grant FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA acme_outbox FROM PUBLIC;

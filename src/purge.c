@@ -11,6 +11,8 @@
  * old snapshot keeps them there, so starting over each time would cost more and
  * more.  Once an hour (or after the retention, if that is shorter) a walk that is
  * through starts over, for what was published late.
+ *
+ * What the inboxes of services remember is inbox_purge.c.
  */
 #include "acme_outbox.h"
 
@@ -18,6 +20,7 @@
 #include "duties.h"
 #include "funcapi.h"
 #include "guc.h"
+#include "inbox_purge.h"
 #include "plans.h"
 #include "utils/builtins.h"
 
@@ -106,6 +109,8 @@ typedef struct Purging
 	DutyReport	published;
 	DutyReport	actions;
 	DutyReport	cursors;
+	DutyReport	processed;
+	DutyReport	attempts;
 } Purging;
 
 static void
@@ -209,32 +214,39 @@ purge(void)
 	static const char *const tables[] = {
 		"outbox_entry", "operator_action", "outbox_cursor", "outbox_origin",
 	"purge_position"};
-	Purging		purging = {{DUTY_DONE, 0}, {DUTY_DONE, 0}, {DUTY_DONE, 0}};
+	Purging		purging = {{DUTY_DONE, 0}, {DUTY_DONE, 0}, {DUTY_DONE, 0},
+	{DUTY_DONE, 0}, {DUTY_DONE, 0}};
 
 	if (!duty_lock_tables(tables, lengthof(tables)))
 	{
 		purging.published.result = DUTY_CONTENDED;
 		purging.actions.result = DUTY_CONTENDED;
 		purging.cursors.result = DUTY_CONTENDED;
+		purging.processed.result = DUTY_CONTENDED;
+		purging.attempts.result = DUTY_CONTENDED;
 		return purging;
 	}
 	purge_published(&purging.published);
 	if (guc_retention_actions > 0)
 		purge_table(&purging.actions, &actions_plan, guc_retention_actions);
 	purge_table(&purging.cursors, &cursors_plan, CURSOR_ROWS_KEPT);
+	inbox_purge(&purging.processed, &purging.attempts);
 	return purging;
 }
 
-/* purge_duty: what run_due_duties() calls; the three as one. */
+/* purge_duty: what run_due_duties() calls; all of them as one. */
 DutyReport
 purge_duty(void)
 {
 	Purging		purging = purge();
 	DutyReport	report = purging.published;
 
-	report.affected += purging.actions.affected + purging.cursors.affected;
+	report.affected += purging.actions.affected + purging.cursors.affected +
+		purging.processed.affected + purging.attempts.affected;
 	worse(&report, purging.actions.result);
 	worse(&report, purging.cursors.result);
+	worse(&report, purging.processed.result);
+	worse(&report, purging.attempts.result);
 	return report;
 }
 
@@ -267,5 +279,7 @@ acme_outbox_purge(PG_FUNCTION_ARGS)
 	put_report(rsinfo, "published", &purging.published);
 	put_report(rsinfo, "actions", &purging.actions);
 	put_report(rsinfo, "cursors", &purging.cursors);
+	put_report(rsinfo, "processed", &purging.processed);
+	put_report(rsinfo, "attempts", &purging.attempts);
 	PG_RETURN_NULL();
 }

@@ -2,14 +2,16 @@
  * trace.c
  *		Finds the trace context of an event; it is never empty (G 13.3).
  *
- * traceparent: the argument, else acme_outbox.traceparent.  trace_id: the argument
- * (any business correlation id), else the traceparent's, else a new one.  Where
+ * traceparent: the argument, else acme_outbox.traceparent, else that of the message
+ * being handled.  trace_id: the argument (any business correlation id), else the
+ * traceparent's, or the handled message's own, else a new one.  Where
  * there is no traceparent and the trace id is a W3C one, a traceparent is made from
  * it, unsampled, so that consumers can continue the trace.
  */
 #include "acme_outbox.h"
 
 #include "guc.h"
+#include "message.h"
 #include "trace.h"
 
 static bool
@@ -114,6 +116,15 @@ make_traceparent(const char *trace_id)
 	return made;
 }
 
+/* A foreign sender's malformed one must not keep a handler from publishing. */
+static const char *
+handled_traceparent(void)
+{
+	const char *traceparent = message_traceparent();
+
+	return traceparent != NULL && is_traceparent(traceparent) ? traceparent : NULL;
+}
+
 void
 trace_resolve(Trace *trace, const char *trace_id, const char *traceparent)
 {
@@ -123,10 +134,12 @@ trace_resolve(Trace *trace, const char *trace_id, const char *traceparent)
 		trace->traceparent = check_traceparent(guc_traceparent,
 											   "setting acme_outbox.traceparent");
 	else
-		trace->traceparent = NULL;
+		trace->traceparent = trace_id == NULL ? handled_traceparent() : NULL;
 
 	if (trace_id != NULL)
 		trace->trace_id = check_trace_id(trace_id);
+	else if (traceparent == NULL && guc_traceparent[0] == '\0' && message_trace_id() != NULL)
+		trace->trace_id = message_trace_id();
 	else if (trace->traceparent != NULL)
 		trace->trace_id = pnstrdup(trace->traceparent + 3, TRACE_ID_LEN);
 	else

@@ -1,0 +1,26 @@
+/*
+ * parked.h
+ *		Parked messages: delivered fine, but the domain cannot accept them.
+ */
+#ifndef ACME_OUTBOX_PARKED_H
+#define ACME_OUTBOX_PARKED_H
+
+#include "inbox.h"
+#include "utils/uuid.h"
+
+/* What is written into parked_message; NULL means nothing. */
+typedef struct ParkedMessage
+{
+	const char *consumer;
+	const char *event_id;
+	Jsonb	   *envelope;
+	Jsonb	   *message;
+	const char *reason;
+	const char *entity_type;
+	const char *entity_id;
+	bool		guarded;		/* its transaction recorded the event as processed */
+} ParkedMessage;
+
+extern pg_uuid_t *parked_insert(Inbox *inbox, const ParkedMessage *parked);
+
+#endif							/* ACME_OUTBOX_PARKED_H */
