@@ -74,26 +74,16 @@ static KeptPlan lock_plan = {
 	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHING', claim_id = $2," \
 	" next_attempt_at = " next_attempt_at ", hold_reason = NULL" \
 	" WHERE ctid = ANY ($1) AND status = "
-#define CLAIMED_COLUMNS \
-	" RETURNING claim_id, id, event_id, entry_type, event_name, topic, routing_key," \
-	" message_key, tenant_id, trace_id, traceparent, headers::text, payload, created_at," \
-	" attempts::integer, lanes_done, NOT (topic = ANY ($3)), last_error"
-#define MARK_TYPES {TIDARRAYOID, INT8OID, TEXTARRAYOID}
-#define CLAIMED_ID 2
+#define MARK_TYPES {TIDARRAYOID, INT8OID}
 
 static KeptPlan mark_pending_plan = {
-	MARK_ENTRIES("NULL") "'PENDING'" CLAIMED_COLUMNS, 3, MARK_TYPES
+	MARK_ENTRIES("NULL") "'PENDING' RETURNING id", 2, MARK_TYPES
 };
 
 /* One that blocks its key goes on doing so while its copy is under way. */
 static KeptPlan mark_failed_plan = {
 	MARK_ENTRIES("CASE WHEN next_attempt_at = 'infinity' THEN next_attempt_at END")
-	"'FAILED'" CLAIMED_COLUMNS, 3, MARK_TYPES
-};
-
-static KeptPlan optional_topics_plan = {
-	"SELECT coalesce(array_agg(topic), '{}') FROM acme_outbox.topic_policy WHERE NOT mandatory",
-	0, {0}
+	"'FAILED' RETURNING id", 2, MARK_TYPES
 };
 
 static KeptPlan hold_plan = {
@@ -192,6 +182,7 @@ claim_offer(Claim *claim, TupleTableSlot *slot, bool must_wait)
 	if (is_locked(slot))
 		return OFFER_LOCKED;
 	row_list_add(&claim->taken, slot);
+	handout_add(&claim->handout, slot);
 	claim->rows_left--;
 	claim->bytes_left -= bytes;
 	return OFFER_TAKEN;
@@ -290,7 +281,8 @@ lock_origin(const char *origin, int64 epoch, Lease *lease)
 }
 
 static void
-claim_begin(Claim *claim, const Lease *lease, int max_rows, int64 max_bytes)
+claim_begin(Claim *claim, const Lease *lease, TupleDesc desc, int max_rows,
+			int64 max_bytes)
 {
 	memset(claim, 0, sizeof(*claim));
 	claim->rows_left = max_rows;
@@ -300,6 +292,7 @@ claim_begin(Claim *claim, const Lease *lease, int max_rows, int64 max_bytes)
 	row_list_init(&claim->held, 16);
 	row_list_init(&claim->skipped, 16);
 	entries_open(&claim->table, lease->origin);
+	handout_begin(&claim->handout, desc, max_rows);
 }
 
 /* Under S: the cursor, and whose keys are in flight elsewhere. */
@@ -315,79 +308,30 @@ claim_look(Claim *claim, const Lease *lease, const ArrayType *left_open)
 
 /* ---- after the lanes ---- */
 
-static int64
-new_claim_id(void)
-{
-	int64		id;
-
-	if (!pg_strong_random(&id, sizeof(id)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
-	return (id & PG_INT64_MAX) | 1;
-}
-
-static Datum
-optional_topics(void)
-{
-	bool		isnull;
-
-	plan_run(&optional_topics_plan, NULL, NULL, SPI_OK_SELECT);
-	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
-}
-
-static int64
-tuple_id(HeapTuple row, TupleDesc desc)
-{
-	bool		isnull;
-
-	return DatumGetInt64(SPI_getbinval(row, desc, CLAIMED_ID, &isnull));
-}
-
-static int
-compare_tuples(const void *a, const void *b, void *desc)
-{
-	int64		x = tuple_id(*(HeapTuple *) a, desc);
-	int64		y = tuple_id(*(HeapTuple *) b, desc);
-
-	return x < y ? -1 : x > y ? 1 : 0;
-}
-
 static void
-write_claim_row(const Lease *lease, int64 claim_id, SPITupleTable *rows)
+write_claim_row(const Claim *claim, const Lease *lease, const int64 *ids, int n)
 {
-	int			n = (int) rows->numvals;
-	int64	   *ids = palloc(sizeof(int64) * Max(n, 1));
-	Datum		args[5];
-	int			i;
+	Datum		args[] = {Int64GetDatum(claim->handout.claim_id),
+		CStringGetTextDatum(lease->origin), Int64GetDatum(lease->epoch),
+	CStringGetTextDatum(lease->relay), PointerGetDatum(int64_array(ids, n))};
 
-	for (i = 0; i < n; i++)
-		ids[i] = tuple_id(rows->vals[i], rows->tupdesc);
-	args[0] = Int64GetDatum(claim_id);
-	args[1] = CStringGetTextDatum(lease->origin);
-	args[2] = Int64GetDatum(lease->epoch);
-	args[3] = CStringGetTextDatum(lease->relay);
-	args[4] = PointerGetDatum(int64_array(ids, n));
 	plan_run(&claim_row_plan, args, NULL, SPI_OK_INSERT);
 }
 
-/* Marks the taken rows and returns them in id order. */
-static SPITupleTable *
-mark_taken(Claim *claim, const Lease *lease, KeptPlan *mark)
+/* The ids that an UPDATE ... RETURNING id returned, sorted. */
+static int64 *
+returned_ids(int *n)
 {
-	int64		claim_id = new_claim_id();
-	Datum		args[3];
-	SPITupleTable *rows;
+	int64	   *ids = palloc(sizeof(int64) * Max(SPI_processed, 1));
+	bool		isnull;
+	uint64		i;
 
-	args[0] = PointerGetDatum(tid_array(claim->taken.tids, claim->taken.count));
-	args[1] = Int64GetDatum(claim_id);
-	args[2] = optional_topics();
-	plan_run(mark, args, NULL, SPI_OK_UPDATE_RETURNING);
-	rows = SPI_tuptable;
-	qsort_arg(rows->vals, rows->numvals, sizeof(HeapTuple), compare_tuples, rows->tupdesc);
-	if (rows->numvals > 0)
-		write_claim_row(lease, claim_id, rows);
-	return rows;
+	for (i = 0; i < SPI_processed; i++)
+		ids[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
+											 1, &isnull));
+	*n = (int) SPI_processed;
+	qsort(ids, *n, sizeof(int64), int64_compare);
+	return ids;
 }
 
 /*
@@ -395,36 +339,52 @@ mark_taken(Claim *claim, const Lease *lease, KeptPlan *mark)
  * cursor has passed it, so it is remembered and looked at again.
  */
 static void
-remember_missed(Claim *claim, const RowList *wanted, SPITupleTable *got, int id_column)
+remember_missed(Claim *claim, const RowList *wanted, const int64 *got, int n)
 {
-	int64	   *ids;
-	uint64		i;
-	bool		isnull;
 	int			w;
 
-	if (wanted->count == (int) got->numvals)
+	if (wanted->count == n)
 		return;
-	ids = palloc(sizeof(int64) * Max(got->numvals, 1));
-	for (i = 0; i < got->numvals; i++)
-		ids[i] = DatumGetInt64(SPI_getbinval(got->vals[i], got->tupdesc, id_column, &isnull));
-	qsort(ids, got->numvals, sizeof(int64), int64_compare);
 	for (w = 0; w < wanted->count; w++)
-		if (bsearch(&wanted->ids[w], ids, got->numvals, sizeof(int64), int64_compare) == NULL &&
+		if (bsearch(&wanted->ids[w], got, n, sizeof(int64), int64_compare) == NULL &&
 			!row_list_contains(&claim->skipped, wanted->ids[w]))
 			row_list_add_row(&claim->skipped, &wanted->tids[w], wanted->ids[w]);
 	claim->cursor_moved = true;
+}
+
+/* Marks the taken rows PUBLISHING and returns them, in id order. */
+static void
+mark_taken(Claim *claim, const Lease *lease, KeptPlan *mark, Tuplestorestate *result)
+{
+	Datum		args[2];
+	int64	   *ids;
+	int			n;
+
+	if (claim->taken.count == 0)
+		return;
+	args[0] = PointerGetDatum(tid_array(claim->taken.tids, claim->taken.count));
+	args[1] = Int64GetDatum(claim->handout.claim_id);
+	plan_run(mark, args, NULL, SPI_OK_UPDATE_RETURNING);
+	ids = returned_ids(&n);
+	if (n > 0)
+		write_claim_row(claim, lease, ids, n);
+	handout_return(&claim->handout, ids, n, result);
+	remember_missed(claim, &claim->taken, ids, n);
 }
 
 static void
 mark_held(Claim *claim)
 {
 	Datum		tids;
+	int64	   *ids;
+	int			n;
 
 	if (claim->held.count == 0)
 		return;
 	tids = PointerGetDatum(tid_array(claim->held.tids, claim->held.count));
 	plan_run(&hold_plan, &tids, NULL, SPI_OK_UPDATE_RETURNING);
-	remember_missed(claim, &claim->held, SPI_tuptable, 1);
+	ids = returned_ids(&n);
+	remember_missed(claim, &claim->held, ids, n);
 }
 
 static void
@@ -478,16 +438,6 @@ wake_freed_keys(const Claim *claim, const Lease *lease)
 		Async_Notify("acme_outbox", lease->origin);
 }
 
-static void
-return_rows(FunctionCallInfo fcinfo, SPITupleTable *rows)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	uint64		i;
-
-	for (i = 0; i < rows->numvals; i++)
-		tuplestore_puttuple(rsinfo->setResult, rows->vals[i]);
-}
-
 /* ---- the two functions ---- */
 
 /* At most half of a batch is due rows, unless there are no others (design 4). */
@@ -504,12 +454,12 @@ look_in_lanes(Claim *claim, int max_rows)
 }
 
 static void
-claim_pending(FunctionCallInfo fcinfo, const Lease *lease, int max_rows, int64 max_bytes)
+claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max_bytes)
 {
 	ArrayType  *left_open = takeover_release(lease);
 	Claim		claim;
 
-	claim_begin(&claim, lease, max_rows, max_bytes);
+	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, max_bytes);
 	claim_look(&claim, lease, left_open);
 	if (claim.cursor.is_new && takeover_release_orphans(lease) > 0)
 		claim_look(&claim, lease, left_open);
@@ -518,13 +468,7 @@ claim_pending(FunctionCallInfo fcinfo, const Lease *lease, int max_rows, int64 m
 	claim.keys_freed = lease->takeover_pending && ARR_NDIM(left_open) == 0;
 	look_in_lanes(&claim, max_rows);
 
-	if (claim.taken.count > 0)
-	{
-		SPITupleTable *rows = mark_taken(&claim, lease, &mark_pending_plan);
-
-		remember_missed(&claim, &claim.taken, rows, CLAIMED_ID);
-		return_rows(fcinfo, rows);
-	}
+	mark_taken(&claim, lease, &mark_pending_plan, rsinfo->setResult);
 	mark_held(&claim);
 	move_cursor(&claim, lease);
 	report_full_lists(&claim, lease);
@@ -534,13 +478,13 @@ claim_pending(FunctionCallInfo fcinfo, const Lease *lease, int max_rows, int64 m
 
 /* The dead-letter lane: FAILED entries, oldest failure first (G 6.3). */
 static void
-claim_failed(FunctionCallInfo fcinfo, const Lease *lease, int max_rows)
+claim_failed(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows)
 {
 	Claim		claim;
 	EntryScan	scan;
 	int64		now = GetCurrentTimestamp();
 
-	claim_begin(&claim, lease, max_rows, PG_INT64_MAX);
+	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, PG_INT64_MAX);
 	entries_take_snapshot(&claim.table);
 	entry_scan_begin(&scan, &claim.table, INDEX_FAILED, NULL, 0);
 	while (!claim_is_full(&claim) && entry_scan_next(&scan))
@@ -553,8 +497,7 @@ claim_failed(FunctionCallInfo fcinfo, const Lease *lease, int max_rows)
 			(void) claim_offer(&claim, scan.slot, false);
 	}
 	entry_scan_end(&scan);
-	if (claim.taken.count > 0)
-		return_rows(fcinfo, mark_taken(&claim, lease, &mark_failed_plan));
+	mark_taken(&claim, lease, &mark_failed_plan, rsinfo->setResult);
 	entries_close(&claim.table);
 }
 
@@ -580,7 +523,7 @@ acme_outbox_claim(PG_FUNCTION_ARGS)
 	Lease		lease;
 
 	if (enter(fcinfo, PG_GETARG_INT32(2), PG_GETARG_INT64(3), &lease))
-		claim_pending(fcinfo, &lease, PG_GETARG_INT32(2), PG_GETARG_INT64(3));
+		claim_pending((ReturnSetInfo *) fcinfo->resultinfo, &lease, PG_GETARG_INT32(2), PG_GETARG_INT64(3));
 	SPI_finish();
 	PG_RETURN_NULL();
 }
@@ -591,7 +534,7 @@ acme_outbox_claim_failed(PG_FUNCTION_ARGS)
 	Lease		lease;
 
 	if (enter(fcinfo, PG_GETARG_INT32(2), PG_INT64_MAX, &lease))
-		claim_failed(fcinfo, &lease, PG_GETARG_INT32(2));
+		claim_failed((ReturnSetInfo *) fcinfo->resultinfo, &lease, PG_GETARG_INT32(2));
 	SPI_finish();
 	PG_RETURN_NULL();
 }

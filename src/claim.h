@@ -7,6 +7,7 @@
 
 #include "cursor.h"
 #include "entries.h"
+#include "handout.h"
 #include "keyorder.h"
 
 typedef struct RowList
@@ -31,6 +32,7 @@ typedef struct Claim
 	int64		bytes_left;
 	int			holds_left;
 	RowList		taken;			/* become PUBLISHING */
+	Handout		handout;		/* the same, as they are returned */
 	RowList		held;			/* wait for their key */
 	RowList		skipped;		/* locked; remembered in the cursor */
 } Claim;
