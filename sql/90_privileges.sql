@@ -54,6 +54,8 @@ AS $$
 		('consumer', 'idempotency_begin'),
 		('consumer', 'idempotency_complete'),
 		('consumer', 'idempotency_abandon'),
+		('consumer', 'project'),
+		('consumer', 'project_delete'),
 		('consumer', 'contract_version'),
 		('monitor', 'contract_version'),
 		('monitor', 'backlog'),

@@ -12,6 +12,9 @@ SELECT pg_catalog.pg_extension_config_dump('acme_outbox.operator_action_id_seq',
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.inbox', 'WHERE schema <> ''acme_outbox''');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.inbox_handler', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.consumer_grant', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.idempotency_key', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.projection_tombstone',
+	'WHERE target IN (SELECT oid FROM pg_catalog.pg_class)');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.processed_event', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.consumer_attempt', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.parked_message', '');
