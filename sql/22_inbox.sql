@@ -190,6 +190,9 @@ BEGIN
 		EXECUTE 'SELECT acme_outbox.create_idempotency_table($1, $2)' USING schema, tenancy;
 	END IF;
 	PERFORM acme_outbox.inbox_own(schema, owner);
+	IF tenancy = 'required' THEN
+		PERFORM acme_outbox.apply_privileges(owner, 'owner', true);
+	END IF;
 	INSERT INTO acme_outbox.inbox AS i (schema, tenancy, owner)
 		VALUES (create_inbox.schema, create_inbox.tenancy, owner)
 		ON CONFLICT ON CONSTRAINT inbox_pkey DO UPDATE SET owner = excluded.owner;

@@ -97,6 +97,41 @@ COMMENT ON FUNCTION acme_outbox.register_handler(text, text, name, name) IS
 	'name the handler and role that replay a consumer''s parked messages';
 
 /*
+ * drop_inbox(schema) returns void
+ *
+ *	 For the administrator: forgets a schema's inbox, its handlers and grants.  The tables
+ *	 are the service's: whoever owns them drops them.
+ *	 Errors: OX201 no such inbox, or the extension's own.
+ */
+CREATE FUNCTION acme_outbox.drop_inbox(schema name) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	consumer  name;
+	was_owner name;
+BEGIN
+	IF schema = 'acme_outbox' OR NOT EXISTS (
+			SELECT FROM acme_outbox.inbox i WHERE i.schema = drop_inbox.schema) THEN
+		RAISE EXCEPTION 'schema "%" has no inbox that can be dropped', schema
+			USING ERRCODE = 'OX201';
+	END IF;
+	FOR consumer IN SELECT g.role_name FROM acme_outbox.consumer_grant g
+			WHERE g.schema = drop_inbox.schema LOOP
+		PERFORM acme_outbox.revoke_consumer(consumer, schema);
+	END LOOP;
+	DELETE FROM acme_outbox.inbox_handler h WHERE h.schema = drop_inbox.schema;
+	DELETE FROM acme_outbox.inbox i WHERE i.schema = drop_inbox.schema
+		RETURNING i.owner INTO was_owner;
+	IF EXISTS (SELECT FROM pg_roles r WHERE r.rolname = was_owner AND NOT r.rolsuper)
+			AND NOT 'owner' = ANY (acme_outbox.held_kinds(was_owner)) THEN
+		PERFORM acme_outbox.revoke_kind(was_owner, 'owner');
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION acme_outbox.drop_inbox(name) IS
+	'forget a schema''s inbox; its tables stay';
+
+/*
  * replay_parked(inbox, id) returns text
  *
  *	 Runs the consumer's handler on a parked message again, with the rights of the role

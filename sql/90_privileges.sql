@@ -19,7 +19,11 @@ CREATE TABLE acme_outbox.consumer_grant (
 COMMENT ON TABLE acme_outbox.consumer_grant IS
 	'which role consumes with which inbox; see grant_consumer()';
 
-/* privilege_matrix() returns setof (grantee_kind, privilege, object) */
+/*
+ * privilege_matrix() returns setof (grantee_kind, privilege, object)
+ *
+ *	 owner: of an inbox that requires tenants, for the policies of its tables.
+ */
 CREATE FUNCTION acme_outbox.privilege_matrix()
 RETURNS TABLE (kind text, privilege text, object text)
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -57,6 +61,8 @@ AS $$
 		('consumer', 'project'),
 		('consumer', 'project_delete'),
 		('consumer', 'contract_version'),
+		('owner', 'tenant'),
+		('owner', 'tenant_visible'),
 		('monitor', 'contract_version'),
 		('monitor', 'backlog'),
 		('monitor', 'parked_rows'),
@@ -68,7 +74,8 @@ AS $$
 		AND p.pronamespace = 'acme_outbox'::regnamespace
 	UNION ALL
 	SELECT k.kind, 'USAGE', 'SCHEMA acme_outbox'
-	FROM (VALUES ('publisher'), ('relay'), ('consumer'), ('monitor')) AS k (kind)
+	FROM (VALUES ('publisher'), ('relay'), ('consumer'), ('owner'), ('monitor'))
+		AS k (kind)
 	UNION ALL
 	VALUES ('relay', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
 		('consumer', 'SELECT', 'TABLE acme_outbox.inbox'),
@@ -118,6 +125,9 @@ AS $$
 						  WHERE g.role_name = held_kinds.role_name) THEN 'relay' END,
 		CASE WHEN EXISTS (SELECT FROM acme_outbox.consumer_grant g
 						  WHERE g.role_name = held_kinds.role_name) THEN 'consumer' END,
+		CASE WHEN EXISTS (SELECT FROM acme_outbox.inbox i
+						  WHERE i.owner = held_kinds.role_name AND i.tenancy = 'required')
+			 THEN 'owner' END,
 		CASE WHEN has_function_privilege(role_name, 'acme_outbox.parked_counts()', 'EXECUTE')
 			 THEN 'monitor' END], NULL)
 $$;
@@ -257,7 +267,7 @@ BEGIN
 	DELETE FROM acme_outbox.consumer_grant g
 		WHERE g.role_name = revoke_consumer.role_name AND g.schema = revoke_consumer.schema
 		RETURNING g.usage_given INTO given;
-	IF given THEN
+	IF given AND to_regnamespace(quote_ident(schema)) IS NOT NULL THEN
 		EXECUTE format('REVOKE USAGE ON SCHEMA %I FROM %I', schema, role_name);
 	END IF;
 	IF NOT EXISTS (SELECT FROM acme_outbox.consumer_grant g
