@@ -364,9 +364,24 @@ send_setup(struct db *db)
 }
 
 static void
+become_ready(struct db *db, msec_t now)
+{
+	set_state(db, DB_IDLE);
+	db->silent_address[0] = '\0';
+	db->up_since = now;
+	db->deadline = CLOCK_NEVER;
+	db->events.up(db->events.owner);
+}
+
+static void
 begin_setup(struct db *db, msec_t now)
 {
 	set_state(db, DB_SETUP);
+	if (db->settings.no_setup)
+	{
+		become_ready(db, now);
+		return;
+	}
 	db->deadline = now + db->settings.connect_timeout;
 	db->setup_step = 0;
 	PQsetnonblocking(db->conn, 1);
@@ -449,11 +464,7 @@ finish_setup_step(struct db *db, PGresult *result, msec_t now)
 		send_setup(db);
 		return;
 	}
-	set_state(db, DB_IDLE);
-	db->silent_address[0] = '\0';
-	db->up_since = now;
-	db->deadline = CLOCK_NEVER;
-	db->events.up(db->events.owner);
+	become_ready(db, now);
 }
 
 /* ---- statements ---- */

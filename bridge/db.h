@@ -58,6 +58,7 @@ struct db_settings
 	msec_t		connect_timeout;
 	msec_t		reconnect_min;
 	msec_t		reconnect_max;
+	bool		no_setup;		/* not a relay's session: ready as it is */
 };
 
 struct db_events

@@ -12,7 +12,8 @@ enum exit_status
 	EXIT_PUBLISHER = 74,		/* broker refused the login, or stdout broke */
 	EXIT_TEMPORARY = 75,		/* --once or stopping: not finished, try again */
 	EXIT_NOT_INSTALLED = 76,	/* extension missing, or contract unknown */
-	EXIT_NOT_PERMITTED = 77		/* role not granted, or a copy not adopted */
+	EXIT_NOT_PERMITTED = 77,	/* role not granted, or a copy not adopted */
+	EXIT_CHECK_FAILED = 78		/* check: a line says FAIL */
 };
 
 #endif							/* ACME_EXITS_H */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "check.h"
 #include "config.h"
 #include "log.h"
 #include "relay.h"
@@ -23,7 +24,13 @@ print_help(void)
 		 "Drains the acme_outbox of one origin to RabbitMQ, with confirms.\n"
 		 "\n"
 		 "Usage: acme-outbox-bridge relay [options]\n"
+		 "       acme-outbox-bridge check [options] [--topic NAME,...]\n"
 		 "       acme-outbox-bridge --help | --version | --list-settings\n"
+		 "\n"
+		 "relay  sends the entries until it is stopped\n"
+		 "check  says whether a relay with these options would work; it changes "
+		 "nothing.\n"
+		 "       --topic, repeatable, names exchanges to look for\n"
 		 "\n"
 		 "  --config FILE            read \"name = value\" lines (also: "
 		 "ACME_OUTBOX_CONFIG)\n"
@@ -50,7 +57,8 @@ print_help(void)
 		 "  74  at start: the broker refused the login, or TLS with it failed; or stdout is closed\n"
 		 "  75  --once or a stop could not finish, try again\n"
 		 "  76  at start: extension missing, or its contract is unknown\n"
-		 "  77  at start: not permitted, or this copy was not adopted");
+		 "  77  at start: not permitted, or this copy was not adopted\n"
+		 "  78  check found something that fails");
 }
 
 static int
@@ -103,6 +111,14 @@ main(int argc, char **argv)
 
 	if (strcmp(command, "relay") == 0)
 		return run_relay(argc - 2, argv + 2);
+	if (strcmp(command, "check") == 0)
+	{
+		if (has_word(argc, argv, "--help"))
+			print_help();
+		else
+			return check_run(argc - 2, argv + 2, BRIDGE_VERSION);
+		return EXIT_OK;
+	}
 	if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0)
 		print_help();
 	else if (strcmp(command, "--version") == 0)

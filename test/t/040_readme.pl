@@ -297,7 +297,8 @@ bridge_says(74, 'cannot start: the broker refused the login',
 bridge_says(75, 'broker not reachable',
 	"RABBITMQ_URI=amqp://127.0.0.1:1 $relay --connect-timeout 1s");
 bridge_says(64, '--broker-uri holds a password', "$relay --broker-uri amqp://a:b\@localhost");
-bridge_says(64, 'amqps:// (TLS) is not supported in this version', "RABBITMQ_URI=amqps://localhost $relay");
+bridge_says(74, 'cannot start: no TLS with the broker',
+	"RABBITMQ_URI=amqps://127.0.0.1:$broker->{port} $relay");
 
 # What ends it all.
 
