@@ -52,12 +52,14 @@ COMMENT ON FUNCTION acme_outbox.reap() IS
  * purge()
  *		Deletes what was kept long enough: published entries, the record of
  *		operators' actions, positions of cursors, and of every inbox the processed
- *		events and attempts.  P 1, G 6, G 7.4.
+ *		events and attempts and the expired idempotency keys; tombstones of projections.
+ *		P 1, P 2.2, G 6, G 7.4.
  *
  * Settings: retention_published, retention_actions, retention_processed,
- * retention_attempts (0: for ever); duty_batch_rows times ten bounds one call, per
+ * retention_attempts, retention_tombstones (0: for ever); duty_batch_rows times ten bounds one call, per
  * origin and inbox; duty_lock_timeout its waits.
- * Returns a row each for published, actions, cursors, processed and attempts.
+ * Returns a row each for published, actions, cursors, processed, attempts, keys and
+ * tombstones.
  * result: as reap().
  * affected: rows deleted.
  * Never deletes an undelivered entry; FAILED and ARCHIVED ones stay as well, and so do

@@ -51,6 +51,7 @@ int			guc_retention_published;
 int			guc_retention_actions;
 int			guc_retention_processed;
 int			guc_retention_attempts;
+int			guc_retention_tombstones;
 
 static const struct config_enum_entry autocommit_options[] = {
 	{"off", AUTOCOMMIT_OFF, false},
@@ -221,6 +222,9 @@ define_worker_settings(void)
 	define_int("acme_outbox.retention_attempts",
 			   "Sets how long inboxes remember attempts; 0 remembers them for ever.",
 			   &guc_retention_attempts, 30 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S);
+	define_int("acme_outbox.retention_tombstones",
+			   "Sets how long projections remember deleted rows; 0 remembers them for ever.",
+			   &guc_retention_tombstones, 30 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S);
 }
 
 void

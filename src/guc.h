@@ -64,6 +64,7 @@ extern int	guc_retention_published;
 extern int	guc_retention_actions;
 extern int	guc_retention_processed;
 extern int	guc_retention_attempts;
+extern int	guc_retention_tombstones;
 
 extern void guc_define_all(void);
 

@@ -5,6 +5,7 @@
 #ifndef ACME_OUTBOX_PROJECTION_H
 #define ACME_OUTBOX_PROJECTION_H
 
+#include "duties.h"
 #include "executor/spi.h"
 #include "lib/ilist.h"
 #include "utils/jsonb.h"
@@ -131,7 +132,7 @@ extern void projection_lock_key(Oid target, const ProjectionKey *key, bool delet
 extern bool tombstone_find(Oid target, const ProjectionKey *key, TimestampTz *at, char **id);
 extern void tombstone_put(const ProjectionEvent *event, const ProjectionKey *key);
 extern void tombstone_remove(Oid target, const ProjectionKey *key);
-extern int64 tombstone_purge(int max_rows, int seconds_kept);
+extern DutyReport tombstone_purge(void);
 
 /* projection.c */
 extern Oid	projection_rebuilding;	/* target whose seed runs; InvalidOid: none */

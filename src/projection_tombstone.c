@@ -30,6 +30,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "guc.h"
 #include "miscadmin.h"
 #include "plans.h"
 #include "projection.h"
@@ -69,16 +70,26 @@ static KeptPlan remove_plan = {
 	2, {REGCLASSOID, BYTEAOID}
 };
 
-/* $1 rows, $2 seconds kept, 0: for ever; what belongs to dropped tables goes as well */
-static KeptPlan purge_plan = {
+/* $1 rows, $2 seconds kept */
+static KeptPlan old_plan = {
 	"DELETE FROM acme_outbox.projection_tombstone WHERE ctid = ANY (ARRAY("
 	" SELECT t.ctid FROM acme_outbox.projection_tombstone t"
-	" WHERE $2 > 0 AND t.deleted_at < clock_timestamp() - $2 * interval '1 second'"
-	" ORDER BY t.deleted_at LIMIT $1 FOR UPDATE SKIP LOCKED))"
-	" OR target IN (SELECT d.target FROM (SELECT DISTINCT target"
-	" FROM acme_outbox.projection_tombstone) d WHERE NOT EXISTS"
-	" (SELECT FROM pg_catalog.pg_class c WHERE c.oid = d.target))",
+	" WHERE t.deleted_at < clock_timestamp() - $2 * interval '1 second'"
+	" ORDER BY t.deleted_at LIMIT $1 FOR UPDATE SKIP LOCKED))",
 	2, {INT4OID, INT4OID}
+};
+
+/* $1 rows: what belongs to dropped tables; targets are found by hops along the index */
+static KeptPlan dropped_plan = {
+	"WITH RECURSIVE d (target) AS ("
+	" (SELECT t.target FROM acme_outbox.projection_tombstone t ORDER BY t.target LIMIT 1)"
+	" UNION ALL SELECT (SELECT t.target FROM acme_outbox.projection_tombstone t"
+	" WHERE t.target > d.target ORDER BY t.target LIMIT 1) FROM d WHERE d.target IS NOT NULL)"
+	" DELETE FROM acme_outbox.projection_tombstone WHERE ctid = ANY (ARRAY("
+	" SELECT t.ctid FROM d JOIN acme_outbox.projection_tombstone t ON t.target = d.target"
+	" WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = d.target)"
+	" LIMIT $1 FOR UPDATE OF t SKIP LOCKED))",
+	1, {INT4OID}
 };
 
 void
@@ -190,11 +201,20 @@ tombstone_remove(Oid target, const ProjectionKey *key)
 	run_as_owner(&remove_plan, values, NULL, SPI_OK_DELETE);
 }
 
-/* Retention; inside an SPI connection, with the owner's rights. */
-int64
-tombstone_purge(int max_rows, int seconds_kept)
+/* Retention, inside duty_begin() and duty_end(); the table is ours, so are its rights. */
+DutyReport
+tombstone_purge(void)
 {
-	Datum		values[] = {Int32GetDatum(max_rows), Int32GetDatum(seconds_kept)};
+	DutyReport	report = {DUTY_DONE, 0};
+	Datum		args[] = {Int32GetDatum(guc_duty_batch_rows), Int32GetDatum(guc_retention_tombstones)};
+	uint64		old = 0;
+	uint64		dropped;
 
-	return (int64) plan_run(&purge_plan, values, NULL, SPI_OK_DELETE);
+	if (guc_retention_tombstones > 0)
+		old = plan_run(&old_plan, args, NULL, SPI_OK_DELETE);
+	dropped = plan_run(&dropped_plan, args, NULL, SPI_OK_DELETE);
+	if (old >= guc_duty_batch_rows || dropped >= guc_duty_batch_rows)
+		report.result = DUTY_MORE;
+	report.affected = (int64) (old + dropped);
+	return report;
 }

@@ -12,7 +12,8 @@
  * more.  Once an hour (or after the retention, if that is shorter) a walk that is
  * through starts over, for what was published late.
  *
- * What the inboxes of services remember is inbox_purge.c.
+ * What the inboxes of services remember is inbox_purge.c, their idempotency keys
+ * idempotency_purge.c; what projections deleted projection_tombstone.c.
  */
 #include "acme_outbox.h"
 
@@ -20,8 +21,10 @@
 #include "duties.h"
 #include "funcapi.h"
 #include "guc.h"
+#include "idempotency.h"
 #include "inbox_purge.h"
 #include "plans.h"
+#include "projection.h"
 #include "utils/builtins.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_purge);
@@ -111,6 +114,8 @@ typedef struct Purging
 	DutyReport	cursors;
 	DutyReport	processed;
 	DutyReport	attempts;
+	DutyReport	keys;
+	DutyReport	tombstones;
 } Purging;
 
 static void
@@ -213,9 +218,9 @@ purge(void)
 {
 	static const char *const tables[] = {
 		"outbox_entry", "operator_action", "outbox_cursor", "outbox_origin",
-	"purge_position"};
+	"purge_position", "projection_tombstone"};
 	Purging		purging = {{DUTY_DONE, 0}, {DUTY_DONE, 0}, {DUTY_DONE, 0},
-	{DUTY_DONE, 0}, {DUTY_DONE, 0}};
+	{DUTY_DONE, 0}, {DUTY_DONE, 0}, {DUTY_DONE, 0}, {DUTY_DONE, 0}};
 
 	if (!duty_lock_tables(tables, lengthof(tables)))
 	{
@@ -224,6 +229,8 @@ purge(void)
 		purging.cursors.result = DUTY_CONTENDED;
 		purging.processed.result = DUTY_CONTENDED;
 		purging.attempts.result = DUTY_CONTENDED;
+		purging.keys.result = DUTY_CONTENDED;
+		purging.tombstones.result = DUTY_CONTENDED;
 		return purging;
 	}
 	purge_published(&purging.published);
@@ -231,6 +238,8 @@ purge(void)
 		purge_table(&purging.actions, &actions_plan, guc_retention_actions);
 	purge_table(&purging.cursors, &cursors_plan, CURSOR_ROWS_KEPT);
 	inbox_purge(&purging.processed, &purging.attempts);
+	purging.keys = idempotency_purge();
+	purging.tombstones = tombstone_purge();
 	return purging;
 }
 
@@ -242,11 +251,14 @@ purge_duty(void)
 	DutyReport	report = purging.published;
 
 	report.affected += purging.actions.affected + purging.cursors.affected +
-		purging.processed.affected + purging.attempts.affected;
+		purging.processed.affected + purging.attempts.affected +
+		purging.keys.affected + purging.tombstones.affected;
 	worse(&report, purging.actions.result);
 	worse(&report, purging.cursors.result);
 	worse(&report, purging.processed.result);
 	worse(&report, purging.attempts.result);
+	worse(&report, purging.keys.result);
+	worse(&report, purging.tombstones.result);
 	return report;
 }
 
@@ -281,5 +293,7 @@ acme_outbox_purge(PG_FUNCTION_ARGS)
 	put_report(rsinfo, "cursors", &purging.cursors);
 	put_report(rsinfo, "processed", &purging.processed);
 	put_report(rsinfo, "attempts", &purging.attempts);
+	put_report(rsinfo, "keys", &purging.keys);
+	put_report(rsinfo, "tombstones", &purging.tombstones);
 	PG_RETURN_NULL();
 }

@@ -2,6 +2,8 @@
 SET client_min_messages = warning;
 \pset format unaligned
 \pset tuples_only on
+-- no duty run by a worker meanwhile
+UPDATE acme_outbox.duty_run SET started_at = 'infinity';
 CREATE FUNCTION t.ask(endpoint text, key text, request text, ttl interval DEFAULT '1 day',
 	in_flight interval DEFAULT '1 minute', tenant text DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
 	SELECT concat_ws(' ', decision, code, status, response,
