@@ -11,6 +11,7 @@
 #   make deps           install the Debian packages that building and testing need
 #   make checkver       the version is the same wherever it is written
 #   make clean
+#   make help           this list
 #
 # WERROR= builds with warnings that are only warnings.
 
@@ -121,4 +122,7 @@ bench:
 fuzz:
 	+$(MAKE) -C test/fuzz run SECONDS=$(or $(FUZZ_SECONDS),60)
 
-.PHONY: all checkver bridge install-bridge uninstall-bridge clean-bridge probe deps test demo bench fuzz
+help:
+	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
+
+.PHONY: all help checkver bridge install-bridge uninstall-bridge clean-bridge probe deps test demo bench fuzz
