@@ -85,7 +85,7 @@ COMMENT ON COLUMN acme_outbox.outbox_entry.message_key IS
 COMMENT ON COLUMN acme_outbox.outbox_entry.payload IS
 	'the rendered envelope, byte-identical on every attempt';
 COMMENT ON COLUMN acme_outbox.outbox_entry.payload_hash IS
-	'SHA-256 of the caller''s payload, kept only where the caller gave the event_id';
+	'SHA-256 of kind, schema version and payload, kept only where the caller gave the event_id';
 
 /* What differs per topic from the settings of the same names (G 6.2). */
 CREATE TABLE acme_outbox.topic_policy (

@@ -24,7 +24,7 @@
  *	 headers         JSON object, sent as AMQP headers
  *	 tenant_id       kept with the entry
  *	 not_before      not sent earlier; NULL or past: at once
- *	 event_id        the caller's own id; then publishing again is a no-op
+ *	 event_id        the caller's own id; then publishing the same again is a no-op
  *	 options         none yet
  *
  *	 Result: the event id, also the message id at the broker.

@@ -236,6 +236,15 @@ WITH in_flight AS (
 		WHERE r.origin = o.origin AND r.id = ANY (o.skipped)
 		OFFSET 0) e
 	WHERE e.status = 'PENDING' AND e.next_attempt_at IS NULL
+), given_up AS (
+	SELECT e.*
+	FROM acme_outbox.origin_position o
+	CROSS JOIN LATERAL (
+		SELECT r.*
+		FROM acme_outbox.outbox_entry r
+		WHERE r.origin = o.origin AND r.failed_at IS NOT NULL
+		OFFSET 0) e
+	WHERE e.status = 'FAILED'
 )
 SELECT f.origin, f.event_id, f.id, f.topic, f.routing_key, f.message_key,
 	   f.status, f.hold_reason,
@@ -269,7 +278,7 @@ SELECT w.origin, w.event_id, w.id, w.topic, w.routing_key, w.message_key,
 	   CASE w.hold_reason
 			WHEN 'UNROUTABLE' THEN 'See last_error; declare the exchange, bind a queue or grant write: it is then sent by itself.'
 			WHEN 'NACKED' THEN 'Look at the queues'' length limits and at the broker''s alarms.'
-			WHEN 'KEY' THEN 'Look at the lowest id of the same origin and message_key in acme_outbox.outbox.'
+			WHEN 'KEY' THEN 'Of the same origin and message_key, look at the lowest id that is PENDING, PUBLISHING or FAILED in acme_outbox.outbox.'
 			WHEN 'PAUSED' THEN 'Resume the topic.'
 			ELSE CASE WHEN w.attempts > 0
 				 THEN 'See last_error; it is tried again at next_attempt_at until it is FAILED.'
@@ -284,12 +293,21 @@ SELECT k.origin, k.event_id, k.id, k.topic, k.routing_key, k.message_key,
 	   'Find that session in pg_stat_activity: it is likely idle in transaction.'
 FROM locked k
 UNION ALL
+SELECT g.origin, g.event_id, g.id, g.topic, g.routing_key, g.message_key,
+	   g.status, g.hold_reason,
+	   'It was given up' || CASE WHEN g.attempts > 0
+			THEN ' after ' || g.attempts || ' refusals for its own fault' ELSE '' END
+	   || CASE WHEN g.next_attempt_at = 'infinity' THEN '; its key waits for it.' ELSE '.' END,
+	   g.failed_at, g.next_attempt_at, g.attempts, g.holds, NULL, g.last_error,
+	   'Mend the cause, see last_error; then SELECT acme_outbox.retry(event_id) or acme_outbox.retry_failed().'
+FROM given_up g
+UNION ALL
 SELECT b.origin, NULL::uuid, NULL::bigint, NULL, NULL, NULL, 'PENDING', NULL,
 	   'Unsent entries: ' || b.pending || ', and no relay is active'
 	   || coalesce('; the last one, ' || b.relay || ', was seen '
 				   || date_trunc('second', clock_timestamp() - b.relay_seen_at) || ' ago.', '.'),
 	   clock_timestamp() - b.oldest_age, b.next_due, NULL, NULL, NULL, NULL,
-	   'Start a relay for the origin.'
+	   'Start a relay for the origin; if it is a login''s name, acme_outbox.origin is not set for that role.'
 FROM acme_outbox.backlog() b
 WHERE b.pending > 0 AND NOT b.relay_active
 $$;

@@ -179,6 +179,11 @@ CREATE FUNCTION acme_outbox.grant_relay(role_name name, origin text) RETURNS voi
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	IF coalesce(origin, '') = '' THEN
+		RAISE EXCEPTION 'origin is %', CASE WHEN origin IS NULL THEN 'null' ELSE 'empty' END
+			USING ERRCODE = 'OX009',
+				  HINT = 'It is the service whose events the role may relay, as acme_outbox.origin names it.';
+	END IF;
 	PERFORM acme_outbox.apply_privileges(role_name, 'relay', true);
 	INSERT INTO acme_outbox.relay_grant VALUES (role_name, origin) ON CONFLICT DO NOTHING;
 END

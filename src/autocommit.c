@@ -75,6 +75,6 @@ autocommit_check(FmgrInfo *publish)
 	ereport(guc_autocommit_publish == AUTOCOMMIT_ERROR ? ERROR : WARNING,
 			(errcode(ERRCODE_OX_AUTOCOMMIT),
 			 errmsg("event published outside a transaction block"),
-			 errdetail("It is committed on its own, whatever becomes of the business change it tells of."),
-			 errhint("Publish on the connection and in the transaction that makes the change, or set acme_outbox.autocommit_publish to off.")));
+			 errdetail("Its own transaction holds no business change: it is sent whatever becomes of the change it tells of."),
+			 errhint("Publish on the connection and in the transaction that makes the change; if no change belongs to it, set acme_outbox.autocommit_publish to off.")));
 }

@@ -262,6 +262,11 @@ check_payload(const char *payload, int len)
 				(errcode(ERRCODE_OX_PAYLOAD),
 				 errmsg("payload is null"),
 				 errhint("An event without data has the payload {}.")));
+	if (len == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_PAYLOAD),
+				 errmsg("payload is empty"),
+				 errhint("An event without data has the payload {}.")));
 	if (len > guc_max_payload_bytes)
 		ereport(ERROR,
 				(errcode(ERRCODE_OX_PAYLOAD_SIZE),

@@ -8,8 +8,9 @@
  * xid, by which the claim finds it however late it commits (docs/design.md 4).
  *
  * An event id given by the caller makes publishing repeatable: the same id with
- * the same topic, routing key, event name and payload is a no-op; with anything
- * else it is an error, since one id must not name two events.
+ * the same content is a no-op; with another topic, aggregate, name, payload and so on
+ * it is an error, since one id must not name two events.  What only accompanies
+ * the event (headers, trace, locale, schedule) is not compared: the first wins.
  */
 #include "acme_outbox.h"
 
@@ -63,9 +64,10 @@ static KeptPlan insert_once_plan = {
 static KeptPlan same_event_plan = {
 	"SELECT topic = $2 AND routing_key IS NOT DISTINCT FROM $3"
 	" AND event_name = $4 AND payload_hash IS NOT DISTINCT FROM $5"
-	" AND origin = $6"
+	" AND origin = $6 AND message_key IS NOT DISTINCT FROM $7"
+	" AND tenant_id IS NOT DISTINCT FROM $8 AND (entry_type = 'JOB') = $9"
 	" FROM acme_outbox.outbox_entry WHERE event_id = $1",
-	6, {UUIDOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, TEXTOID}
+	9, {UUIDOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID}
 };
 
 /* Who the event comes from is never an argument (G 3.2). */
@@ -156,13 +158,17 @@ check_request(const PublishRequest *request)
 	check_schedule(request);
 }
 
+/* Of the kind, the schema version and the payload: what the message says. */
 static bytea *
-payload_hash(const PublishRequest *request)
+content_hash(const PublishRequest *request)
 {
 	bytea	   *hash = palloc(VARHDRSZ + PG_SHA256_DIGEST_LENGTH);
 	pg_cryptohash_ctx *ctx = pg_cryptohash_create(PG_SHA256);
 
 	if (pg_cryptohash_init(ctx) < 0 ||
+		pg_cryptohash_update(ctx, (const uint8 *) request->kind, strlen(request->kind) + 1) < 0 ||
+		pg_cryptohash_update(ctx, (const uint8 *) request->schema_version,
+							 strlen(request->schema_version) + 1) < 0 ||
 		pg_cryptohash_update(ctx, (const uint8 *) request->payload, request->payload_len) < 0 ||
 		pg_cryptohash_final(ctx, (uint8 *) VARDATA(hash), PG_SHA256_DIGEST_LENGTH) < 0)
 		elog(ERROR, "could not compute SHA-256: %s", pg_cryptohash_error(ctx));
@@ -213,8 +219,10 @@ static void
 check_same_event(const Datum *values, const char *nulls)
 {
 	Datum		args[] = {values[P_EVENT_ID], values[P_TOPIC], values[P_ROUTING_KEY],
-	values[P_EVENT_NAME], values[P_PAYLOAD_HASH], values[P_ORIGIN]};
-	char		arg_nulls[] = {' ', ' ', nulls[P_ROUTING_KEY], ' ', ' ', ' '};
+	values[P_EVENT_NAME], values[P_PAYLOAD_HASH], values[P_ORIGIN], values[P_MESSAGE_KEY],
+	values[P_TENANT_ID], values[P_JOB]};
+	char		arg_nulls[] = {' ', ' ', nulls[P_ROUTING_KEY], ' ', ' ', ' ',
+	nulls[P_MESSAGE_KEY], nulls[P_TENANT_ID], ' '};
 	bool		isnull;
 
 	plan_run(&same_event_plan, args, arg_nulls, SPI_OK_SELECT);
@@ -226,7 +234,7 @@ check_same_event(const Datum *values, const char *nulls)
 			(errcode(ERRCODE_OX_EVENT_ID_REUSE),
 			 errmsg("event id %s is in use by another event",
 					DatumGetCString(DirectFunctionCall1(uuid_out, values[P_EVENT_ID]))),
-			 errdetail("The same id is accepted again only with the same origin, topic, routing key, event name and payload."),
+			 errdetail("The same id is accepted again only with the same origin, topic, routing key, aggregate, event name, kind, schema version, tenant and payload."),
 			 errhint("Give each event an id of its own, or leave event_id out.")));
 }
 
@@ -256,7 +264,7 @@ store(const PublishRequest *request, const Trace *trace, const char *origin,
 	values[P_PAYLOAD] = PointerGetDatum(envelope);
 	nulls[P_PAYLOAD_HASH] = request->event_id ? ' ' : 'n';
 	if (request->event_id)
-		values[P_PAYLOAD_HASH] = PointerGetDatum(payload_hash(request));
+		values[P_PAYLOAD_HASH] = PointerGetDatum(content_hash(request));
 	nulls[P_NOT_BEFORE] = scheduled ? ' ' : 'n';
 	values[P_NOT_BEFORE] = TimestampTzGetDatum(request->not_before);
 

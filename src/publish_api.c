@@ -104,8 +104,8 @@ static Datum
 publish(FunctionCallInfo fcinfo, bool is_jsonb)
 {
 	PublishRequest request = {0};
+	pg_uuid_t  *id;
 
-	autocommit_check(fcinfo->flinfo);
 	request.topic = arg_string(fcinfo, PUB_TOPIC);
 	request.routing_key = arg_string(fcinfo, PUB_ROUTING_KEY);
 	request.aggregate = arg_string(fcinfo, PUB_AGGREGATE);
@@ -113,7 +113,9 @@ publish(FunctionCallInfo fcinfo, bool is_jsonb)
 	request.payload = arg_payload(fcinfo, PUB_PAYLOAD, is_jsonb, &request.payload_len);
 	request.kind = arg_string(fcinfo, PUB_KIND);
 	read_common(fcinfo, PUB_COMMON, &request);
-	PG_RETURN_UUID_P(publish_entry(&request));
+	id = publish_entry(&request);
+	autocommit_check(fcinfo->flinfo);	/* of an event that was accepted */
+	PG_RETURN_UUID_P(id);
 }
 
 Datum
@@ -132,15 +134,17 @@ static Datum
 enqueue_job(FunctionCallInfo fcinfo, bool is_jsonb)
 {
 	PublishRequest request = {.job = true, .kind = "COMMAND"};
+	pg_uuid_t  *id;
 
-	autocommit_check(fcinfo->flinfo);
 	request.topic = arg_string(fcinfo, JOB_TOPIC);
 	request.routing_key = arg_string(fcinfo, JOB_ROUTING_KEY);
 	request.aggregate = arg_string(fcinfo, JOB_AGGREGATE);
 	request.event_name = arg_string(fcinfo, JOB_NAME);
 	request.payload = arg_payload(fcinfo, JOB_PAYLOAD, is_jsonb, &request.payload_len);
 	read_common(fcinfo, JOB_COMMON, &request);
-	PG_RETURN_UUID_P(publish_entry(&request));
+	id = publish_entry(&request);
+	autocommit_check(fcinfo->flinfo);
+	PG_RETURN_UUID_P(id);
 }
 
 Datum

@@ -46,7 +46,7 @@ static KeptPlan lock_plan = {
 
 static KeptPlan published_plan = {
 	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHED', claim_id = NULL,"
-	" published_at = clock_timestamp(), lanes_done = lanes_done | $3"
+	" published_at = clock_timestamp(), lanes_done = lanes_done | $3, last_error = NULL"
 	" WHERE ctid = ANY ($1) AND claim_id = $2 AND status = 'PUBLISHING' RETURNING id",
 	3, {TIDARRAYOID, INT8OID, INT2OID}
 };
@@ -242,6 +242,19 @@ write_state(int64 claim_id, const SettleRow *row, const NewState *state)
 	return plan_run(&one_plan, args, nulls, SPI_OK_UPDATE) == 1;
 }
 
+/* The relay logs what the server tells it. */
+static void
+report_given_up(const SettleRow *row)
+{
+	ereport(WARNING,
+			(errmsg_plural("an entry of topic \"%s\" was given up after %d attempt",
+						   "an entry of topic \"%s\" was given up after %d attempts",
+						   row->past.attempts + 1, row->topic, row->past.attempts + 1),
+			 errdetail("Its id is " INT64_FORMAT "; last error: %s", row->id,
+					   row->error ? row->error : "not given"),
+			 errhint("See acme_outbox.outbox_failed; mend the cause, then call acme_outbox.retry_failed().")));
+}
+
 static void
 settle_one(int64 claim_id, SettleRow *row, TimestampTz now)
 {
@@ -253,6 +266,8 @@ settle_one(int64 claim_id, SettleRow *row, TimestampTz now)
 	row->changed = write_state(claim_id, row, &state);
 	if (!row->changed)
 		row->found = FOUND_MOVED;
+	else if (strcmp(state.status, "FAILED") == 0 && !row->past.was_failed)
+		report_given_up(row);
 	row->key_is_free = row->changed && strcmp(state.status, "PENDING") != 0 &&
 		state.next_attempt_at != DT_NOEND;
 }

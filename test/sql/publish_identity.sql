@@ -10,8 +10,8 @@ SELECT acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{"s":"SECRET"}',
 	event_id => '0190a5d0-0000-7000-8000-00000000000a');
 SELECT acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{"s":"SECRET"}',
 	event_id => '0190a5d0-0000-7000-8000-00000000000a');
--- json of the same bytes is the same payload; what does not name the event may differ
-SELECT acme_outbox.publish('orders', 'k', 'B', 'OrderPlaced', '{"s":"SECRET"}'::json,
+-- json of the same bytes is the same payload; what only accompanies the event may differ
+SELECT acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{"s":"SECRET"}'::json,
 	headers => '{"a": 1}', trace_id => 'other', event_id => '0190a5d0-0000-7000-8000-00000000000a');
 -- twice in one statement, and in one transaction
 SELECT acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{}', event_id => i)
@@ -31,6 +31,11 @@ SELECT split_part(t.reuse(call), ' | ', 1) FROM (VALUES
 	($$'orders', NULL, 'A', 'OrderPlaced', '{"s":"SECRET"}'$$),
 	($$'orders', 'k', 'A', 'OrderShipped', '{"s":"SECRET"}'$$),
 	($$'orders', 'k', 'A', 'OrderPlaced', '{"s": "SECRET"}'$$),
+	($$'orders', 'k', 'B', 'OrderPlaced', '{"s":"SECRET"}'$$),
+	($$'orders', 'k', NULL, 'OrderPlaced', '{"s":"SECRET"}'$$),
+	($$'orders', 'k', 'A', 'OrderPlaced', '{"s":"SECRET"}', kind => 'COMMAND'$$),
+	($$'orders', 'k', 'A', 'OrderPlaced', '{"s":"SECRET"}', schema_version => '2.0.0'$$),
+	($$'orders', 'k', 'A', 'OrderPlaced', '{"s":"SECRET"}', tenant_id => 't'$$),
 	($$'orders', 'k', 'A', 'OrderPlaced', '{"s":"SECRET"}'::jsonb$$)) v (call);
 SELECT split_part(t.error($$SELECT acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{}',
 	event_id => '0190a5d0-0000-7000-8000-00000000000c')$$), ' | ', 1);

@@ -174,3 +174,12 @@ SELECT label, status, hold_reason, goes_on FROM t.state('settle') WHERE label = 
 \echo a null argument is an error, not an empty result
 SELECT * FROM acme_outbox.claim('settle', NULL, 1, 1);
 SELECT * FROM acme_outbox.relay_acquire('settle', NULL);
+\echo the relay is told of an entry that is given up
+SET acme_outbox.max_attempts = 1;
+SELECT t.pub(NULL, 'hopeless'), t.claim('settle');
+\set VERBOSITY terse
+SELECT s.* FROM acme_outbox.outbox_claim c, acme_outbox.outbox_entry e,
+	acme_outbox.settle(c.epoch, c.claim_id, ARRAY[e.id], '{REJECTED}', '{NULL}', '{too large}') s
+	WHERE c.origin = 'settle' AND e.routing_key = 'hopeless' AND e.id = ANY (c.ids);
+\set VERBOSITY default
+RESET acme_outbox.max_attempts;

@@ -48,7 +48,7 @@ END $$;
 
 -- settle labels (separated by spaces; * is all that the current relay has in flight); what was not settled, or ok
 CREATE FUNCTION t.settle(o text, labels text, outcome acme_outbox.settle_outcome,
-	error text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+	error text DEFAULT NULL) RETURNS text LANGUAGE plpgsql SET client_min_messages = error AS $$
 DECLARE
 	batch record;
 	difference record;
