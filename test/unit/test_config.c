@@ -325,6 +325,43 @@ dump_masks_passwords(void **state)
 	unsetenv("ACME_OUTBOX_DSN");
 }
 
+/* Of the TLS settings nothing is overlooked, and the login follows from them. */
+static void
+tls_settings(void **state)
+{
+	char		text[8192] = "";
+	FILE	   *out = fmemopen(text, sizeof(text), "w");
+
+	(void) state;
+	setenv("RABBITMQ_URI", "amqp://u:hunter2@h", 1);
+	assert_error(load("--origin=a", "--tls-ca-file=/nonexistent/ca"), EXIT_USAGE,
+				 "does not begin with amqps://");
+	assert_error(load("--origin=a", "--tls-cert-file=/x"), EXIT_USAGE, "amqps://");
+	setenv("RABBITMQ_URI", "amqps://u:hunter2@h", 1);
+	assert_error(load("--origin=a", "--tls-ca-file=/nonexistent/ca"), EXIT_USAGE,
+				 "/nonexistent/ca");
+	assert_no_secret("hunter2");
+	assert_error(load("--origin=a", "--tls-cert-file=/nonexistent/c"), EXIT_USAGE,
+				 "/nonexistent/c");
+	assert_error(load("--origin=a", "--tls-key-file=/x"), EXIT_USAGE,
+				 "tls-cert-file");
+	setenv("RABBITMQ_URI", "amqps://h?auth_mechanism=external", 1);
+	assert_error(load("--origin=a"), EXIT_USAGE, "tls-cert-file");
+	setenv("RABBITMQ_URI", "amqps://u:hunter2@h1,[::1]:5/v", 1);
+	assert_int_equal(load("--origin=a", "--tls-verify=off"), EXIT_OK);
+	assert_false(config_tls(&config).verify);
+	assert_true(config_tls(&config).enabled);
+	assert_int_equal(config.uri.auth, AUTH_PLAIN);
+	config_dump(&config, out);
+	fclose(out);
+	assert_null(strstr(text, "hunter2"));
+	assert_non_null(strstr(text, "amqps://u:********@h1:5671,[::1]:5/v"));
+	unsetenv("RABBITMQ_URI");
+	assert_int_equal(load("--origin=a"), EXIT_OK);
+	assert_string_equal(config.uri.password, "guest");
+	assert_false(config_tls(&config).enabled);
+}
+
 static void
 reload_takes_only_what_may_change(void **state)
 {
@@ -386,6 +423,7 @@ main(void)
 		T(secrets_from_environment_and_file),
 		T(bad_connection_strings),
 		T(dump_masks_passwords),
+		T(tls_settings),
 		T(reload_takes_only_what_may_change),
 		T(table_is_complete),
 	};
