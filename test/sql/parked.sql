@@ -184,7 +184,7 @@ SELECT count(*) FROM acme_outbox.parked_open WHERE event_id = 'e7';
 \echo -- parked messages have no retention, open or not
 UPDATE trading.parked_message SET parked_at = now() - interval '10 years';
 SELECT count(*) AS before FROM trading.parked_message \gset
-SELECT count(*) FROM acme_outbox.purge();
+SELECT count(*) > 0 FROM acme_outbox.purge();
 SELECT count(*) = :before FROM trading.parked_message;
 
 RESET acme_outbox.inbox_schema;
