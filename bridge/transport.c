@@ -9,7 +9,8 @@
  * by poll(): transport_has_input() tells.
  *
  * A write that said AGAIN must be repeated with at least the same bytes, which
- * the broker's output buffer sees to: it only grows at its end. An end that is
+ * the broker's output buffer sees to: it only grows at its end. It may have
+ * sent some of them; one call sends a record of 16 KB, or two. An end that is
  * not orderly sends no close_notify, since that could push out a record of
  * messages which must not leave any more.
  */

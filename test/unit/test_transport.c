@@ -19,6 +19,7 @@
 #include "transport.h"
 
 #define SMALL_BUFFER	4096
+#define PIECE			20000
 #define TURNS_MAX		100000
 #define DAY				86400L
 
@@ -193,7 +194,8 @@ exchange_bulk(void)
 				answered = 0,
 				read = 0,
 				n;
-	int			waits = 0;
+	int			waits = 0,
+				updates = 0;
 
 	for (size_t i = 0; i < sizeof(out); i++)
 	{
@@ -222,9 +224,17 @@ exchange_bulk(void)
 		}
 		if (answered < sizeof(back))
 		{
-			if (peer && SSL_write_ex(peer, back + answered,
-									 sizeof(back) - answered, &n) == 1)
+			size_t		left = sizeof(back) - answered;
+
+			if (peer && SSL_write_ex(peer, back + answered, left < PIECE ? left :
+									 PIECE, &n) == 1)
+			{
 				answered += n;
+				/* new keys, ours too: reading then has something to write */
+				if (answered > (size_t) (updates + 1) * 100000 &&
+					SSL_key_update(peer, SSL_KEY_UPDATE_REQUESTED) == 1)
+					updates++;
+			}
 			else if (peer == NULL)
 			{
 				ssize_t		result = send(peer_fd, back + answered,
@@ -245,6 +255,8 @@ exchange_bulk(void)
 	assert_memory_equal(in, out, sizeof(out));
 	assert_memory_equal(returned, back, sizeof(back));
 	assert_true(waits > 10);
+	if (peer) print_message("updates %d\n", updates);
+	assert_true(peer == NULL || updates > 3);
 }
 
 static void
