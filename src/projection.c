@@ -10,7 +10,8 @@
  * checks it again after waiting for another writer.  Nothing updated means that the row is
  * at least as new, or that there is none; one look says which.  A row that does not exist
  * may have been deleted by a newer event: its key is locked, its tombstone read
- * (projection_tombstone.c), then it is inserted, ON CONFLICT with the same guard.
+ * (projection_tombstone.c), then it is inserted, ON CONFLICT with the same guard.  That
+ * alone is right for any row; where the last one was new, it is tried first.
  *
  * Everything happens with the caller's rights on the target.  Errors of the target's
  * constraints lose their detail, which would print the row.
@@ -29,6 +30,9 @@ PG_FUNCTION_INFO_V1(acme_outbox_project_delete);
 
 /* A row that came or went between two statements is looked at again this often. */
 #define ATTEMPTS 5
+
+/* While rows are new, how often it is looked whether they still are. */
+#define TRY_UPDATE_EVERY 8
 
 Oid			projection_rebuilding = InvalidOid;
 int64		projection_seeded;
@@ -249,15 +253,23 @@ seed_row(ProjectionEvent *event)
 static bool
 apply(ProjectionEvent *event)
 {
+	ProjectionShape *shape = event->shape;
+
 	if (projection_rebuilding == event->target->oid)
 		return seed_row(event);
+	if (shape->inserting && ++shape->calls % TRY_UPDATE_EVERY != 0)
+		return insert_row(event, false);
 	for (int i = 0; i < ATTEMPTS; i++)
 	{
 		if (run(event, PLAN_UPDATE) > 0)
+		{
+			shape->inserting = false;
 			return true;
+		}
 		switch (row_state(event))
 		{
 			case ROW_ABSENT:
+				shape->inserting = true;
 				return insert_row(event, false);
 			case ROW_REFUSES:
 				return false;

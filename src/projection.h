@@ -73,6 +73,8 @@ typedef struct ProjectionShape
 	ProjectionColumn *columns;	/* keys, then fields, in the order of jsonb */
 	char	  **equals;			/* per key column: its index's operator, qualified */
 	SPIPlanPtr	plans[PLAN_COUNT];
+	bool		inserting;		/* the last row it was used for was new */
+	unsigned	calls;
 } ProjectionShape;
 
 /* A table that events are projected into. */
