@@ -1,6 +1,6 @@
 # The README's sh and sql blocks run as printed, in order, against a PostgreSQL and a
-# RabbitMQ, and print what the README says; its error texts are those of the code;
-# its links lead somewhere.
+# RabbitMQ, and print what the README says; so do those of docs/publish.md and
+# docs/operations.md. Its error texts are those of the code; links lead somewhere.
 use strict;
 use warnings;
 
@@ -132,51 +132,59 @@ sub name_of
 	return "line $block->{line}: $first";
 }
 
-# The blocks, in order of appearance.
-
-my (@last, $ran, $before);
-for my $block ($readme->blocks)
+# The blocks of a page, in order of appearance; returns how many ran, and those to run last.
+sub run_page
 {
-	my ($language, $mark) = @{$block}{qw(language mark)};
+	my ($page, $label) = @_;
+	my ($ran, $before, @last) = (0);
 
-	if ($mark eq 'output')
+	for my $block ($page->blocks)
 	{
-		my $deadline = time() + 30;
-		while (masked($before->{out}) ne masked($block->{text})
-			&& only_reads($before) && time() < $deadline)
+		my ($language, $mark) = @{$block}{qw(language mark)};
+		my $name = $label . name_of($block);
+
+		if ($mark eq 'output')
 		{
-			select undef, undef, undef, 0.2;
-			(undef, $before->{out}, undef) = run_block($before);
+			my $deadline = time() + 30;
+			while (masked($before->{out}) ne masked($block->{text})
+				&& only_reads($before) && time() < $deadline)
+			{
+				select undef, undef, undef, 0.2;
+				(undef, $before->{out}, undef) = run_block($before);
+			}
+			is( masked($before->{out}), masked($block->{text}),
+				$label . name_of($before) . ': prints what the page says');
 		}
-		is(masked($before->{out}), masked($block->{text}), name_of($before) . ': prints what the page says');
+		elsif ($mark =~ /^not run/)
+		{
+			like($mark, qr/^not run: \S+/, "$name: left alone for a reason");
+		}
+		elsif ($mark eq 'run in background')
+		{
+			ok(run_in_background($block), "$name: runs")
+			  or diag slurp_file("$work/background.log");
+			$ran++;
+		}
+		elsif ($mark eq 'run last') { push @last, $block; }
+		elsif ($language eq 'sh' || $language eq 'sql')
+		{
+			die "$name: unknown comment \"$mark\"\n" if $mark ne '' && $mark !~ /^run as \w+$/;
+			my ($status, $out, $err) = run_block($block);
+			is($status, 0, $name) or diag $out, $err;
+			unlike($err, qr/\b(WARNING|ERROR):/, "$name: no warning");
+			$block->{out} = $out;
+			$before = $block;
+			$ran++;
+		}
+		else
+		{
+			is($language, 'text', "$name: is run, or says why not");
+		}
 	}
-	elsif ($mark =~ /^not run/)
-	{
-		like($mark, qr/^not run: \S+/, name_of($block) . ': left alone for a reason');
-	}
-	elsif ($mark eq 'run in background')
-	{
-		ok(run_in_background($block), name_of($block) . ': runs')
-		  or diag slurp_file("$work/background.log");
-		$ran++;
-	}
-	elsif ($mark eq 'run last') { push @last, $block; }
-	elsif ($language eq 'sh' || $language eq 'sql')
-	{
-		die 'line ' . $block->{line} . ": unknown comment \"$mark\"\n"
-		  if $mark ne '' && $mark !~ /^run as \w+$/;
-		my ($status, $out, $err) = run_block($block);
-		is($status, 0, name_of($block)) or diag $out, $err;
-		unlike($err, qr/^(WARNING|ERROR)/m, name_of($block) . ': no warning');
-		$block->{out} = $out;
-		$before = $block;
-		$ran++;
-	}
-	else
-	{
-		is($language, 'text', name_of($block) . ': is run, or says why not');
-	}
+	return ($ran, @last);
 }
+
+my ($ran, @last) = run_page($readme, '');
 cmp_ok($ran, '>', 20, 'the page has blocks, and they ran');
 
 # What they did together: the insert, the update, place_order and the trigger.
@@ -197,16 +205,13 @@ $broker->api('PUT', 'permissions/shop/guest', { configure => '.*', write => '.*'
 is($node->safe_psql($db, 'SELECT * FROM acme_outbox.verify()'), '', 'verify() finds nothing');
 stop_background();
 
-# The queries of the operator's page run in the same database.
+# The reference and the operator's page run in the same database.
 
-for my $block (Page->read_page("$stage/docs/operations.md")->blocks)
-{
-	next if $block->{language} ne 'sql' || $block->{mark} =~ /^not run: \S/;
-	my ($status, undef, $err) = run_sql($block->{text});
-	is($status, 0, 'operations.md, ' . name_of($block)) or diag $err;
-}
+run_page(Page->read_page("$stage/docs/$_.md"), "$_.md, ") for qw(publish operations);
 like((run_sql("BEGIN; SELECT blocking_pid IS NULL FROM acme_outbox.outbox_backlog;\n", 'watcher'))[1],
 	qr/^ t$/m, 'a role for monitoring may read the backlog');
+like((run_sql("SELECT count(*) >= 0 FROM acme_outbox.outbox_stuck;\n", 'watcher'))[1],
+	qr/^ t$/m, 'and, where it was granted, what is stuck');
 
 # Error texts: each stands in the code, and those that can be are provoked.
 
@@ -245,6 +250,8 @@ my %sql_of = (
 	  [ 'shop_app', 'INSERT INTO acme_outbox.outbox_entry DEFAULT VALUES' ],
 	'event published outside a transaction block' =>
 	  [ 'shop_app', "SELECT $publish, 'OrderPaid', '{}')" ],
+	'function acme_outbox.publish(unknown, unknown, integer, ...) does not exist' =>
+	  [ 'shop_app', "SELECT acme_outbox.publish('shop.orders', 'order.paid', 1, 'OrderPaid', '{}')" ],
 	'payload is not valid JSON' => [ 'shop_app', "BEGIN; SELECT $publish, 'OrderPaid', '{')" ],
 	'payload of ... bytes is too large' =>
 	  [ 'shop_app', "BEGIN; SELECT $publish, 'OrderPaid', to_json(repeat('x', 1048577)))" ],
@@ -255,7 +262,7 @@ my %sql_of = (
 		  . "SELECT $publish, 'OrderLost', '{}', event_id => '018f0000-0000-7000-8000-000000000001')"
 	],
 	'acme_outbox.origin is not set' => [
-		'postgres', "SET acme_outbox.require_origin = on; BEGIN; SELECT $publish, 'OrderPaid', '{}')"
+		'postgres', "SET acme_outbox.origin = ''; BEGIN; SELECT $publish, 'OrderPaid', '{}')"
 	],
 	'permission denied to set parameter "acme_outbox.origin"' =>
 	  [ 'shop_app', q{SET acme_outbox.origin = 'warehouse'} ]);
@@ -279,7 +286,7 @@ sub bridge_says
 	is($got, $status, "exit status $status: $text");
 	ok($err =~ pattern_of($text, '.*?') || $err =~ pattern_of($logged, '.*?'), "provoked: $text")
 	  or diag $err;
-	return;
+	return $err;
 }
 
 my $relay = 'acme-outbox-bridge relay --origin shop --once';
@@ -288,6 +295,9 @@ bridge_says(69, 'cannot start: the database is not usable', "PGDATABASE=nowhere 
 bridge_says(76, 'cannot start: the database is not usable', "PGDATABASE=postgres $relay");
 bridge_says(77, 'cannot start: the database is not usable',
 	"env PGUSER=stranger $relay");
+like(
+	bridge_says(77, 'cannot start: the database is not usable', "env PGUSER=shop_app $relay"),
+	qr/permission denied for function contract_version/, 'a publisher is no relay');
 bridge_says(77, 'role "..." may not relay origin "..."', 'acme-outbox-bridge relay --origin warehouse');
 bridge_says(77, 'this database is a copy whose outbox was not adopted', "PGDATABASE=copy $relay");
 $node->safe_psql('copy', 'SELECT acme_outbox.adopt(); DELETE FROM acme_outbox.installation');
@@ -312,7 +322,7 @@ is( $node->safe_psql($db, q{SELECT count(*) FROM pg_namespace WHERE nspname = 'a
 
 # Links of this page and of those beside it.
 
-for my $path ('README.md', 'CONTRIBUTING.md', 'docs/operations.md', 'docs/settings.md')
+for my $path ('README.md', 'CONTRIBUTING.md', map { s{^\Q$stage\E/}{}r } glob "$stage/docs/*.md")
 {
 	my $page = Page->read_page("$stage/$path");
 	my ($folder) = $path =~ m{^(.*/)?};
