@@ -859,6 +859,13 @@ keep_summary(struct relay *r, msec_t now)
 	r->summary_at = now + span(r, SET_SUMMARY_INTERVAL);
 }
 
+/* How long --once waits for the publisher: each host has its turn. */
+static msec_t
+publisher_patience(const struct relay *r)
+{
+	return span(r, SET_CONNECT_TIMEOUT) * r->config->uri.count;
+}
+
 /* Is the publisher ready? With --once it must be so within bounds. */
 static void
 watch_publisher(struct relay *r, msec_t now)
@@ -872,7 +879,7 @@ watch_publisher(struct relay *r, msec_t now)
 	if (r->not_ready_since == CLOCK_NEVER)
 		r->not_ready_since = now;
 	if (is_once(r) && r->state == RELAY_ACTIVE &&
-		now - r->not_ready_since >= span(r, SET_CONNECT_TIMEOUT))
+		now - r->not_ready_since >= publisher_patience(r))
 	{
 		log_error("the broker is not reachable or blocked, giving up");
 		give_up(r, EXIT_TEMPORARY, now);
@@ -956,7 +963,7 @@ next_deadline(struct relay *r)
 	}
 	if (is_once(r) && r->not_ready_since != CLOCK_NEVER)
 		deadline = clock_earlier(deadline, r->not_ready_since +
-								 span(r, SET_CONNECT_TIMEOUT));
+								 publisher_patience(r));
 	if (r->db.state != DB_IDLE)
 		return deadline;
 	if (r->state == RELAY_STANDBY)

@@ -68,6 +68,14 @@ ok($bridge->wait_for_log('broker connection lost.*broker ready|(?s)broker connec
 is(lines($bridge, 'trying the next address.*host=127.0.0.1'), $before, 'at once to the last good host');
 is($bridge->stop(10), 0, 'it stops');
 
+# --once waits until each host has had its turn.
+$node->publish(5);
+my $silent = '127.0.0.1:' . $mute->sockport;
+$bridge = AcmeOutbox::Bridge->start($node, undef, args => [ '--once', '--connect-timeout', '1s' ],
+	uri => broker_hosts($silent, $silent, $silent, "127.0.0.1:$broker->{port}"));
+is($bridge->wait_exit(20), 0, '--once: the right one is found behind those that say nothing');
+is($node->in_status('PUBLISHED'), 25, '--once: messages go there');
+
 # A name whose look-up never ends. SIGTERM does not wait for it, and the next host
 # has its turn.
 my %hang = (ACME_OUTBOX_HANG_RESOLVING => 'hanging.example');
