@@ -42,6 +42,9 @@ offer_untouched(Claim *claim, TupleTableSlot *slot)
 		row_list_add(&claim->skipped, slot);
 		keyorder_block(&claim->order, key, id);
 	}
+	/* under S it does not wait yet: a run must not pass it */
+	if (offer == OFFER_HELD)
+		keyorder_block(&claim->order, key, id);
 	return offer != OFFER_NO_ROOM;
 }
 
@@ -56,10 +59,10 @@ offer_again(Claim *claim, TupleTableSlot *slot)
 	Offer		offer = claim_offer(claim, slot, keyorder_must_wait(&claim->order, key, id));
 
 	if (offer == OFFER_LOCKED || offer == OFFER_NO_ROOM)
-	{
 		row_list_add(&claim->skipped, slot);
+	/* held: under S it does not wait yet, and a run must not pass it either */
+	if (offer != OFFER_TAKEN)
 		keyorder_block(&claim->order, key, id);
-	}
 }
 
 /*
