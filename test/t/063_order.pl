@@ -38,7 +38,7 @@ sub unpublished
 }
 
 # Kills.
-my $seed = $ENV{FAULT_SEED} // time();
+my $seed = $ENV{FAULT_SEED} // int time();
 srand($seed);
 note "random seed $seed (FAULT_SEED sets it)";
 my @points = map { ("claim-committed:$_", "mid-window:$_", "confirmed-before-settle:$_", "settled:$_") } 1 .. 3;
