@@ -7,6 +7,8 @@
 #   make test           every test, in private servers; SUITES= and TESTS= select
 #   make demo           a small order service, twenty seconds long
 #   make bench          measure throughput
+#   make mutants        plant faults, one at a time: a test must notice each
+#   make soak           everything at once, with faults at random; SOAK_MINUTES
 #   make fuzz           random input for what the bridge reads; FUZZ_SECONDS each
 #   make deps           install the Debian packages that building and testing need
 #   make checkver       the version is the same wherever it is written
@@ -118,6 +120,14 @@ demo:
 bench:
 	test/bench/run
 
+# Plants faults into a copy of the tree: the tests must notice each.
+mutants:
+	test/mutants/run $(MUTANTS)
+
+# Everything at once, with faults at random.
+soak:
+	SUITES=soak SOAK_MINUTES=$(or $(SOAK_MINUTES),20) test/run
+
 # What the bridge reads, against random input: FUZZ_SECONDS for each target.
 fuzz:
 	+$(MAKE) -C test/fuzz run SECONDS=$(or $(FUZZ_SECONDS),60)
@@ -125,4 +135,4 @@ fuzz:
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
 
-.PHONY: all help checkver bridge install-bridge uninstall-bridge clean-bridge probe deps test demo bench fuzz
+.PHONY: all help checkver bridge install-bridge uninstall-bridge clean-bridge probe deps test demo bench fuzz mutants soak
