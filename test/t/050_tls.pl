@@ -34,6 +34,21 @@ sub connections
 	  @{ $broker->api('GET', "vhosts/$broker->{vhost}/connections") };
 }
 
+# Bytes that the kernel could not deliver to a port.
+sub unsent
+{
+	my ($port) = @_;
+	my $bytes = 0;
+	my $remote = sprintf ':%04X', $port;
+
+	for my $line (split /\n/, slurp_file('/proc/net/tcp'))
+	{
+		my (undef, undef, $to, undef, $queues) = split ' ', $line;
+		$bytes += hex($1) if $to =~ /\Q$remote\E$/ && $queues =~ /^([0-9A-F]+):/;
+	}
+	return $bytes;
+}
+
 # A burst of small and large messages, more than the sockets hold, over TLS.
 my $bridge = AcmeOutbox::Bridge->start(undef, undef, env => {
 		$node->libpq_env, RABBITMQ_URI => tls_uri($broker) },
@@ -48,7 +63,8 @@ SELECT count(acme_outbox.publish('events', 'large', 'l' || n % 3, 'LargeOne',
 SQL
 ok($node->wait_sql('SELECT count(*) > 0 FROM acme_outbox.outbox_claim'),
 	'frozen broker: a claim is open');
-ok(!$bridge->wait_exit(1), 'frozen broker: writes wait');
+ok(wait_until(sub { unsent($broker->{tls_port}) > 0 }), 'frozen broker: the socket is full, writes wait');
+is($bridge->wait_exit(0), undef, 'frozen broker: the bridge waits');
 $broker->signal('CONT');
 ok($node->wait_drained, 'a burst goes over TLS');
 ok(wait_until(sub { connections(1) == 1 }), 'the broker says that it is TLS');
