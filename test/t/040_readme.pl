@@ -208,6 +208,11 @@ stop_background();
 # The reference and the operator's page run in the same database.
 
 run_page(Page->read_page("$stage/docs/$_.md"), "$_.md, ") for qw(publish operations);
+is( join(' ', map { $_->[0] }
+		Page->read_page("$stage/docs/publish.md")->table('parameter | type | limit')),
+	$node->safe_psql($db, <<'SQL'), 'publish.md: the parameters of publish');
+SELECT DISTINCT array_to_string(proargnames, ' ') FROM pg_proc WHERE proname = 'publish'
+SQL
 like((run_sql("BEGIN; SELECT blocking_pid IS NULL FROM acme_outbox.outbox_backlog;\n", 'watcher'))[1],
 	qr/^ t$/m, 'a role for monitoring may read the backlog');
 like((run_sql("SELECT count(*) >= 0 FROM acme_outbox.outbox_stuck;\n", 'watcher'))[1],
