@@ -161,7 +161,7 @@ COMMENT ON FUNCTION acme_outbox.envelope(text, text, jsonb, text, text, text, te
  *	 trigger.
  */
 CREATE FUNCTION acme_outbox.publish_row() RETURNS trigger
-LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE C VOLATILE SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'acme_outbox_publish_row';
 COMMENT ON FUNCTION acme_outbox.publish_row() IS
 	'trigger: publish the changed row; arguments: topic, routing key, event name, id column';

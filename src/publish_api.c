@@ -8,15 +8,19 @@
  */
 #include "acme_outbox.h"
 
+#include "access/table.h"
 #include "autocommit.h"
+#include "catalog/namespace.h"
 #include "commands/trigger.h"
 #include "envelope.h"
 #include "executor/executor.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
 #include "publish.h"
 #include "trace.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_publish);
@@ -238,6 +242,25 @@ row_identity(TriggerData *trigger, HeapTuple row)
 	return SPI_getvalue(row, desc, number);
 }
 
+/*
+ * Not SECURITY DEFINER: rendering the row may call a cast function of its types, which
+ * must run as whoever changed the row.  Only the INSERT is done as the owner.
+ */
+static void
+publish_as_owner(PublishRequest *request)
+{
+	Oid			schema = get_namespace_oid(ACME_OUTBOX_SCHEMA, false);
+	Relation	table = table_open(get_relname_relid("outbox_entry", schema), RowExclusiveLock);
+	Oid			user;
+	int			context;
+
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(table->rd_rel->relowner, context | SECURITY_LOCAL_USERID_CHANGE);
+	publish_entry(request);
+	SetUserIdAndSecContext(user, context);
+	table_close(table, NoLock);
+}
+
 Datum
 acme_outbox_publish_row(PG_FUNCTION_ARGS)
 {
@@ -256,6 +279,6 @@ acme_outbox_publish_row(PG_FUNCTION_ARGS)
 	request.aggregate = row_identity(trigger, row);
 	request.payload = VARDATA_ANY(DatumGetPointer(json));
 	request.payload_len = VARSIZE_ANY_EXHDR(DatumGetPointer(json));
-	publish_entry(&request);
+	publish_as_owner(&request);
 	PG_RETURN_POINTER(NULL);
 }
