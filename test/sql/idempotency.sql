@@ -138,14 +138,6 @@ SELECT payload_hash = encode(sha256('{"a": 1, "b": [2]}'), 'hex') FROM acme_outb
 \echo stored in the shape of the platform; nothing is kept of the request
 SELECT tenant_id = '', stored_response, completed_at IS NOT NULL, expires_at - created_at FROM acme_outbox.idempotency_key WHERE endpoint = 'POST /pay' AND key = 'k8';
 
-\echo a prepared transaction keeps the key
-BEGIN;
-SELECT t.ask('POST /pay', 'p', 'b');
-PREPARE TRANSACTION 'idempotency';
-SELECT t.ask('POST /pay', 'p', 'b'), t.ask('POST /pay', 'p', 'c');
-COMMIT PREPARED 'idempotency';
-SELECT t.ask('POST /pay', 'p', 'b'), t.ask('POST /pay', 'p', 'c');
-
 \echo tables of a service: its own, with tenants
 CREATE SCHEMA pay;
 SELECT acme_outbox.create_idempotency_table('pay', 'required');

@@ -117,6 +117,16 @@ ok( wait_until(
 	'after a crash it can be executed when its in-flight time is over, without retention');
 is($node->sql(q{SELECT executions FROM acme_outbox.idempotency_key WHERE key = 'killed'}), 2, 'it is the second execution');
 
+# A prepared transaction keeps the key, over a restart too.
+
+my $ask = q{SELECT decision FROM acme_outbox.idempotency_begin('POST /pay', 'prepared', '%s')};
+$node->sql('BEGIN; ' . sprintf($ask, 'x') . q{; PREPARE TRANSACTION 'idempotency'});
+$node->restart;
+$node->sql("UPDATE acme_outbox.duty_run SET started_at = 'infinity'");
+is($node->sql(sprintf $ask, $_), 'in_flight', 'prepared: in flight') for 'x', 'y';
+$node->sql(q{COMMIT PREPARED 'idempotency'});
+is($node->sql(sprintf $ask, 'y'), 'reuse', 'then committed: another body is told apart');
+
 # Retention beside claims of keys that expire all the time.
 
 append_to_file("$dir/claim.sql", <<'SQL');

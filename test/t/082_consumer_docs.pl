@@ -66,4 +66,20 @@ for my $name ('idempotency', 'projections')
 	}
 	is(join(' ', @dead), '', "$name.md: links lead somewhere");
 }
+
+# The grants that the page gives suffice.
+
+my (undef, $out, $err) = run_block('projections', { mark => 'run as reporting_app', text => <<'SQL' });
+\pset format unaligned
+\pset tuples_only on
+SELECT acme_outbox.project('reporting.deal', '{"deal_id": 50}', '{"state": "NEW"}', '2026-01-01'),
+	acme_outbox.project('reporting.deal', '{"deal_id": 50}', '{"state": "OLD"}', '2026-01-02'),
+	acme_outbox.project_delete('reporting.deal', '{"deal_id": 50}', '2026-01-03'),
+	acme_outbox.project('reporting.deal', '{"deal_id": 50}', '{"state": "LATE"}', '2026-01-02'),
+	acme_outbox.project('reporting.deal', '{"deal_id": 50}', '{"state": "AGAIN"}', '2026-01-04');
+SQL
+like($out, qr/^t\|t\|t\|f\|t$/m, 'a consumer projects and deletes') or diag $err;
+($out) = (run_block('projections',
+	{ mark => 'run as reporting_app', text => q{SELECT * FROM acme_outbox.projection_rebuild('reporting.deal', 'reporting.deal_seed')} }))[2];
+like($out, qr/permission denied/, 'but does not rebuild');
 done_testing();
