@@ -173,6 +173,24 @@ SELECT acme_outbox.park_message('trading.deals', t.env('e6', 'd2'), 'INVALID_STA
 SELECT acme_outbox.replay_parked('trading', :'e6a'), acme_outbox.replay_parked('trading', :'e6b');
 SELECT count(*) FROM trading.log WHERE line LIKE '% e6 %';
 
+\echo -- what is deferred is checked at once, except in a session of the role itself
+CREATE TABLE trading.parent (id text PRIMARY KEY);
+CREATE TABLE trading.child (id text REFERENCES trading.parent DEFERRABLE INITIALLY DEFERRED);
+GRANT SELECT, INSERT ON trading.parent, trading.child TO parked_test_app;
+CREATE FUNCTION trading.child_first(message jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO trading.child VALUES ('c');
+	INSERT INTO trading.parent VALUES ('c');
+END $$;
+SELECT acme_outbox.register_handler('deferring', 'trading.child_first', 'parked_test_app', 'trading');
+SELECT acme_outbox.park_message('deferring', t.env('f1', 'x'), 'INVALID_STATE') AS f1 \gset
+SELECT t.sqlstate(format($$SELECT acme_outbox.replay_parked('trading', %L)$$, :'f1'));
+GRANT EXECUTE ON FUNCTION acme_outbox.replay_parked(name, uuid) TO parked_test_app;
+SET SESSION AUTHORIZATION parked_test_app;
+SELECT acme_outbox.replay_parked('trading', :'f1');
+RESET SESSION AUTHORIZATION;
+SELECT count(*) FROM trading.child;
+
 \echo -- discarded
 SELECT acme_outbox.park_message('trading.deals', t.env('e7', 'd7'), 'INVALID_STATE') AS e7 \gset
 SELECT t.error(format($$SELECT acme_outbox.discard_parked('trading', %L, '')$$, :'e7'));
