@@ -55,7 +55,7 @@ CREATE TABLE acme_outbox.outbox_entry (
 );
 
 CREATE INDEX outbox_entry_xid ON acme_outbox.outbox_entry (origin, xid, id);
-CREATE UNIQUE INDEX outbox_entry_event_id ON acme_outbox.outbox_entry (event_id);
+CREATE UNIQUE INDEX outbox_entry_event_id ON acme_outbox.outbox_entry (event_id, origin);
 CREATE INDEX outbox_entry_due ON acme_outbox.outbox_entry (origin, next_attempt_at)
 	WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX outbox_entry_waiting_key ON acme_outbox.outbox_entry (origin, message_key, id)
@@ -92,8 +92,8 @@ CREATE TABLE acme_outbox.topic_policy (
 	topic             text PRIMARY KEY CHECK (topic <> ''),
 	mandatory         boolean NOT NULL DEFAULT true,
 	max_attempts      integer CHECK (max_attempts BETWEEN 1 AND 1000),
-	backoff_base      interval CHECK (backoff_base > interval '0'),
-	backoff_cap       interval CHECK (backoff_cap > interval '0'),
+	backoff_base      interval CHECK (backoff_base > interval '0' AND backoff_base <= interval '1 year'),
+	backoff_cap       interval CHECK (backoff_cap > interval '0' AND backoff_cap <= interval '1 year'),
 	failed_key_policy acme_outbox.failed_key_policy
 );
 COMMENT ON TABLE acme_outbox.topic_policy IS
@@ -177,6 +177,9 @@ CREATE UNIQUE INDEX relay_lease_epoch ON acme_outbox.relay_lease (epoch);
 COMMENT ON COLUMN acme_outbox.relay_lease.takeover_pending IS
 	'older epochs may have left claims open; the next claim looks';
 CREATE SEQUENCE acme_outbox.relay_epoch_seq;
+/* From the clock: a relay of an extension that was dropped must not share an epoch. */
+SELECT pg_catalog.setval('acme_outbox.relay_epoch_seq',
+	(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::bigint);
 
 CREATE TABLE acme_outbox.outbox_claim (
 	claim_id   bigint PRIMARY KEY,

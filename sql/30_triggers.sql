@@ -21,7 +21,7 @@ CREATE FUNCTION acme_outbox.entry_given_up() RETURNS trigger
 LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'acme_outbox_entry_given_up';
 COMMENT ON FUNCTION acme_outbox.entry_given_up() IS
-	'trigger: an entry set to FAILED by hand is found by everything that looks for failed ones';
+	'trigger: an entry finished by hand waits for nothing any more; a failed one is found as such';
 
 /*
  * The cursor has passed the row; only the due lane finds it again.  A FAILED one may
@@ -31,11 +31,13 @@ COMMENT ON FUNCTION acme_outbox.entry_given_up() IS
 CREATE TRIGGER entry_requeued AFTER UPDATE ON acme_outbox.outbox_entry
 	FOR EACH ROW WHEN (NEW.status = 'PENDING'
 		AND (NEW.next_attempt_at IS NULL OR NEW.failed_at IS NOT NULL)
-		AND NOT (OLD.status = 'PENDING' AND OLD.next_attempt_at IS NULL))
+		AND NOT (OLD.status = 'PENDING' AND OLD.next_attempt_at IS NULL
+				 AND OLD.origin = NEW.origin AND OLD.id = NEW.id AND OLD.xid = NEW.xid))
 	EXECUTE FUNCTION acme_outbox.entry_requeued();
 
 CREATE TRIGGER entry_given_up AFTER UPDATE ON acme_outbox.outbox_entry
-	FOR EACH ROW WHEN (NEW.status = 'FAILED' AND NEW.failed_at IS NULL)
+	FOR EACH ROW WHEN ((NEW.status = 'FAILED' AND NEW.failed_at IS NULL)
+		OR (NEW.status IN ('PUBLISHED', 'ARCHIVED') AND NEW.next_attempt_at IS NOT NULL))
 	EXECUTE FUNCTION acme_outbox.entry_given_up();
 
 /*

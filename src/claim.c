@@ -47,6 +47,9 @@ PG_FUNCTION_INFO_V1(acme_outbox_claim_failed);
 /* rows held back by one claim; beyond it the relay is asked to claim again */
 #define MAX_HELD_ROWS 10000
 
+/* rows that the fresh lane passes over in one claim, on its way over an old table */
+#define MAX_LOOKS 200000
+
 /* how often an idle relay looks for keys that missed their wake-up */
 #define SWEEP_INTERVAL_US (10 * USECS_PER_SEC)
 
@@ -288,6 +291,7 @@ claim_begin(Claim *claim, const Lease *lease, TupleDesc desc, int max_rows,
 	claim->rows_left = max_rows;
 	claim->bytes_left = max_bytes;
 	claim->holds_left = MAX_HELD_ROWS;
+	claim->looks_left = MAX_LOOKS;
 	row_list_init(&claim->taken, max_rows);
 	row_list_init(&claim->held, 16);
 	row_list_init(&claim->skipped, 16);
@@ -301,8 +305,9 @@ claim_look(Claim *claim, const Lease *lease, const ArrayType *left_open)
 {
 	entries_take_snapshot(&claim->table);
 	claim->now = xid_set_current(claim->table.snapshot);
-	keyorder_begin(&claim->order, &claim->table, GetCurrentTimestamp());
 	cursor_read(lease->origin, claim->now, &claim->cursor);
+	claim->start = claim->cursor;
+	keyorder_begin(&claim->order, &claim->table, GetCurrentTimestamp(), &claim->start);
 	takeover_block_keys(&claim->order, left_open);
 }
 
@@ -366,10 +371,14 @@ mark_taken(Claim *claim, const Lease *lease, KeptPlan *mark, Tuplestorestate *re
 	args[1] = Int64GetDatum(claim->handout.claim_id);
 	plan_run(mark, args, NULL, SPI_OK_UPDATE_RETURNING);
 	ids = returned_ids(&n);
-	if (n > 0)
-		write_claim_row(claim, lease, ids, n);
+	if (n < claim->taken.count)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("entries were changed while they were claimed"),
+				 errdetail("Handing out the others could let one overtake an earlier one of its key."),
+				 errhint("Claim again.")));
+	write_claim_row(claim, lease, ids, n);
 	handout_return(&claim->handout, ids, n, result);
-	remember_missed(claim, &claim->taken, ids, n);
 }
 
 static void
@@ -406,8 +415,8 @@ report_full_lists(const Claim *claim, const Lease *lease)
 				(errmsg("origin \"%s\" does not go on: %d of its entries are locked by other sessions",
 						lease->origin, claim->skipped.count),
 				 errhint("Find the sessions that hold row locks on acme_outbox.outbox_entry in pg_locks, or raise acme_outbox.skipped_rows.")));
-	/* many held back, none handed out: have the relay come again at once */
-	if (claim->holds_left == 0 && claim->taken.count == 0)
+	/* much looked at or held back, none handed out: have the relay come again at once */
+	if ((claim->holds_left == 0 || claim->looks_left < 0) && claim->taken.count == 0)
 		Async_Notify("acme_outbox", lease->origin);
 }
 

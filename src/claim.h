@@ -24,13 +24,16 @@ typedef struct Claim
 	EntryTable	table;
 	XidSet	   *now;			/* the snapshot S as xids */
 	Cursor		cursor;
+	Cursor		start;			/* the cursor as it was read */
 	bool		cursor_moved;
 	bool		keys_freed;		/* something that held rows back ended unseen */
 	KeyOrder	order;
 	EntryScan	due;			/* where the due lane is */
+	bool		due_exhausted;
 	int			rows_left;
 	int64		bytes_left;
 	int			holds_left;
+	int			looks_left;		/* rows the fresh lane may pass over */
 	RowList		taken;			/* become PUBLISHING */
 	Handout		handout;		/* the same, as they are returned */
 	RowList		held;			/* wait for their key */

@@ -71,6 +71,26 @@ name_size(JsonbValue *name, int depth)
 	return 1 + len;
 }
 
+static bool
+is_integer(Numeric number)
+{
+	Datum		value = NumericGetDatum(number);
+	Datum		truncated = DirectFunctionCall2(numeric_trunc, value, Int32GetDatum(0));
+
+	return DatumGetBool(DirectFunctionCall2(numeric_eq, value, truncated));
+}
+
+static bool
+fits_int64(Numeric number)
+{
+	Datum		value = NumericGetDatum(number);
+	Datum		least = NumericGetDatum(int64_to_numeric(PG_INT64_MIN));
+	Datum		most = NumericGetDatum(int64_to_numeric(PG_INT64_MAX));
+
+	return DatumGetBool(DirectFunctionCall2(numeric_ge, value, least)) &&
+		DatumGetBool(DirectFunctionCall2(numeric_le, value, most));
+}
+
 static int
 number_size(Numeric number)
 {
@@ -79,6 +99,8 @@ number_size(Numeric number)
 
 	if (isinf(DatumGetFloat8(as_double)) || isnan(DatumGetFloat8(as_double)))
 		headers_error("A number does not fit a double.", "Pass it as a string.");
+	if (is_integer(number) && !fits_int64(number))
+		headers_error("An integer does not fit 64 bits.", "Pass it as a string.");
 	return SIZE_NUMBER;
 }
 

@@ -46,7 +46,7 @@ keyorder_any_waiting(EntryTable *table)
 }
 
 void
-keyorder_begin(KeyOrder *order, EntryTable *table, int64 now)
+keyorder_begin(KeyOrder *order, EntryTable *table, int64 now, const Cursor *cursor)
 {
 	HASHCTL		ctl = {0};
 
@@ -55,6 +55,7 @@ keyorder_begin(KeyOrder *order, EntryTable *table, int64 now)
 	ctl.hcxt = CurrentMemoryContext;
 	order->table = table;
 	order->now = now;
+	order->cursor = cursor;
 	order->keys = hash_create("acme_outbox keys", 256, &ctl,
 							  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 	order->any_waiting = keyorder_any_waiting(table);
@@ -98,8 +99,24 @@ keyorder_scan_begin(EntryScan *scan, EntryTable *table, const char *key)
 	entry_scan_begin(scan, table, INDEX_WAITING_KEY, &of_key, 1);
 }
 
+/*
+ * A scheduled row that the cursor has not passed.  Once it is due, the late or fresh
+ * lane takes it in its turn: taken as due, it would overtake an unclaimed row of its
+ * key with a lower id.
+ */
+bool
+keyorder_is_ahead(EntryTable *table, TupleTableSlot *slot, const Cursor *cursor)
+{
+	return cursor != NULL &&
+		entry_enum(slot, ENTRY_HOLD_REASON) == table->hold_scheduled &&
+		!(entry_int64(slot, ENTRY_ID) <= cursor->last_id &&
+		  xid_set_sees(cursor->seen, (uint64) entry_int64(slot, ENTRY_XID)));
+}
+
+/* cursor is NULL outside a claim */
 WaitKind
-keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now)
+keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now,
+				  const Cursor *cursor)
 {
 	Oid			status = entry_enum(slot, ENTRY_STATUS);
 	Oid			reason = entry_enum(slot, ENTRY_HOLD_REASON);
@@ -113,7 +130,7 @@ keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now)
 	if ((status == table->status_failed || status == table->status_publishing) &&
 		due == DT_NOEND && !entry_is_null(slot, ENTRY_FAILED_AT))
 		return WAIT_NOT_DUE;
-	if (status != table->status_pending)
+	if (status != table->status_pending || keyorder_is_ahead(table, slot, cursor))
 		return WAIT_ASIDE;
 	if (due <= now || (due == DT_NOEND && reason == table->hold_key))
 		return WAIT_READY;
@@ -128,7 +145,7 @@ probe(KeyOrder *order, KeyState *state)
 	keyorder_scan_begin(&scan, order->table, state->key);
 	while (entry_scan_next(&scan))
 	{
-		if (keyorder_classify(order->table, scan.slot, order->now) == WAIT_ASIDE)
+		if (keyorder_classify(order->table, scan.slot, order->now, order->cursor) == WAIT_ASIDE)
 			continue;
 		state->first_waiting = entry_int64(scan.slot, ENTRY_ID);
 		break;
@@ -165,7 +182,7 @@ keyorder_wake(EntryTable *table, const char *key, int64 now)
 	keyorder_scan_begin(&scan, table, key);
 	while (entry_scan_next(&scan))
 	{
-		WaitKind	kind = keyorder_classify(table, scan.slot, now);
+		WaitKind	kind = keyorder_classify(table, scan.slot, now, NULL);
 
 		if (kind == WAIT_ASIDE)
 			continue;

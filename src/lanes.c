@@ -19,12 +19,18 @@
 #include "utils/fmgroids.h"
 #include "utils/timestamp.h"
 
-/* Not waiting, not handled by anyone: what skipped, late and fresh look for. */
+/*
+ * Not waiting, not handled by anyone: what skipped, late and fresh look for.  Nor does
+ * a scheduled row wait any more whose time came before the cursor did.
+ */
 static bool
 is_untouched(Claim *claim, TupleTableSlot *slot)
 {
-	return entry_enum(slot, ENTRY_STATUS) == claim->table.status_pending &&
-		entry_is_null(slot, ENTRY_NEXT_ATTEMPT_AT);
+	if (entry_enum(slot, ENTRY_STATUS) != claim->table.status_pending)
+		return false;
+	return entry_is_null(slot, ENTRY_NEXT_ATTEMPT_AT) ||
+		(entry_int64(slot, ENTRY_NEXT_ATTEMPT_AT) <= claim->order.now &&
+		 keyorder_is_ahead(&claim->table, slot, &claim->start));
 }
 
 /* False: the batch is full, or one more locked row could not be remembered. */
@@ -118,7 +124,8 @@ take_run(Claim *claim, KeyState *state, int *budget)
 	while (entry_scan_next(&scan))
 	{
 		int64		id = entry_int64(scan.slot, ENTRY_ID);
-		WaitKind	kind = keyorder_classify(&claim->table, scan.slot, claim->order.now);
+		WaitKind	kind = keyorder_classify(&claim->table, scan.slot, claim->order.now,
+											 &claim->start);
 
 		if (kind == WAIT_ASIDE)
 			continue;
@@ -176,9 +183,13 @@ lane_due(Claim *claim, int max_rows)
 	EntryScan  *scan = &claim->due;
 	int			budget = max_rows;
 
-	while (budget > 0 && !claim_is_full(claim) && entry_scan_next(scan))
+	while (budget > 0 && !claim_is_full(claim) && !claim->due_exhausted)
 	{
-		if (entry_enum(scan->slot, ENTRY_STATUS) == claim->table.status_pending &&
+		/* an index scan that is asked again after its end begins anew */
+		if (!entry_scan_next(scan))
+			claim->due_exhausted = true;
+		else if (entry_enum(scan->slot, ENTRY_STATUS) == claim->table.status_pending &&
+			!keyorder_is_ahead(&claim->table, scan->slot, &claim->start) &&
 			!offer_due(claim, scan->slot, &budget))
 			break;
 	}
@@ -361,7 +372,7 @@ lane_fresh(Claim *claim)
 	EntryScan	scan;
 
 	entry_scan_begin(&scan, &claim->table, INDEX_PKEY, &above, 1);
-	while (!claim_is_full(claim) && entry_scan_next(&scan))
+	while (!claim_is_full(claim) && claim->looks_left-- > 0 && entry_scan_next(&scan))
 	{
 		if (is_untouched(claim, scan.slot) && !offer_untouched(claim, scan.slot))
 			break;

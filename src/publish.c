@@ -58,15 +58,15 @@ static KeptPlan insert_plan = {
 };
 
 static KeptPlan insert_once_plan = {
-	INSERT_ENTRY " ON CONFLICT (event_id) DO NOTHING", P_COUNT, ENTRY_TYPES
+	INSERT_ENTRY " ON CONFLICT (event_id, origin) DO NOTHING", P_COUNT, ENTRY_TYPES
 };
 
 static KeptPlan same_event_plan = {
 	"SELECT topic = $2 AND routing_key IS NOT DISTINCT FROM $3"
 	" AND event_name = $4 AND payload_hash IS NOT DISTINCT FROM $5"
-	" AND origin = $6 AND message_key IS NOT DISTINCT FROM $7"
+	" AND message_key IS NOT DISTINCT FROM $7"
 	" AND tenant_id IS NOT DISTINCT FROM $8 AND (entry_type = 'JOB') = $9"
-	" FROM acme_outbox.outbox_entry WHERE event_id = $1",
+	" FROM acme_outbox.outbox_entry WHERE event_id = $1 AND origin = $6",
 	9, {UUIDOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID}
 };
 
@@ -234,7 +234,7 @@ check_same_event(const Datum *values, const char *nulls)
 			(errcode(ERRCODE_OX_EVENT_ID_REUSE),
 			 errmsg("event id %s is in use by another event",
 					DatumGetCString(DirectFunctionCall1(uuid_out, values[P_EVENT_ID]))),
-			 errdetail("The same id is accepted again only with the same origin, topic, routing key, aggregate, event name, kind, schema version, tenant and payload."),
+			 errdetail("The same id is accepted again only with the same topic, routing key, aggregate, event name, kind, schema version, tenant and payload."),
 			 errhint("Give each event an id of its own, or leave event_id out.")));
 }
 

@@ -114,18 +114,17 @@ static KeptPlan close_plan = {
 };
 
 /*
- * Lowest waiting row of each waiting key ($1 origin, at most $2 rows), where that
- * row is held only by its key and no row of the key is in flight or skipped: due.
+ * Lowest waiting row of each key that holds rows back ($1 origin, at most $2 rows),
+ * where that row is held only by its key and no row of the key is in flight or skipped:
+ * due.  Starts from the held rows, a bounded number of them: whoever schedules
+ * a million entries must not make a claim look at each.
  */
 static KeptPlan wake_plan = {
-	"WITH RECURSIVE waiting (key) AS ("
-	" (SELECT e.message_key FROM acme_outbox.outbox_entry e"
-	" WHERE e.origin = $1 AND e.next_attempt_at IS NOT NULL AND e.message_key > ''"
-	" ORDER BY e.origin, e.message_key, e.id LIMIT 1)"
-	" UNION ALL SELECT (SELECT e.message_key FROM acme_outbox.outbox_entry e"
-	" WHERE e.origin = $1 AND e.next_attempt_at IS NOT NULL AND e.message_key > w.key"
-	" ORDER BY e.origin, e.message_key, e.id LIMIT 1)"
-	" FROM waiting w WHERE w.key IS NOT NULL),"
+	"WITH waiting (key) AS MATERIALIZED ("
+	" SELECT DISTINCT h.message_key FROM ("
+	" SELECT e.message_key FROM acme_outbox.outbox_entry e"
+	" WHERE e.origin = $1 AND e.next_attempt_at = 'infinity'"
+	" AND e.status = 'PENDING' AND e.hold_reason = 'KEY' LIMIT 10000) h),"
 	" busy_key (key) AS MATERIALIZED ("
 	" SELECT e.message_key FROM acme_outbox.outbox_entry e WHERE e.origin = $1"
 	" AND e.id = ANY (ARRAY("
@@ -145,7 +144,7 @@ static KeptPlan wake_plan = {
 	" AND (e.hold_reason IS DISTINCT FROM 'SCHEDULED'"
 	" OR e.next_attempt_at <= clock_timestamp())"
 	" ORDER BY e.origin, e.message_key, e.id LIMIT 1) f"
-	" WHERE w.key IS NOT NULL AND w.key NOT IN (SELECT b.key FROM busy_key b))"
+	" WHERE w.key NOT IN (SELECT b.key FROM busy_key b))"
 	" UPDATE acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp()"
 	" WHERE ctid = ANY (ARRAY("
 	" SELECT r.ctid FROM acme_outbox.outbox_entry r"

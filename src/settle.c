@@ -304,7 +304,7 @@ wake_keys(EntryTable *table, const SettleRow *rows, int n)
 	int			i;
 
 	entries_take_snapshot(table);
-	keyorder_begin(&order, table, GetCurrentTimestamp());
+	keyorder_begin(&order, table, GetCurrentTimestamp(), NULL);
 	for (i = 0; order.any_waiting && i < n; i++)
 	{
 		KeyState   *state;

@@ -13,7 +13,11 @@
 #include "entries.h"
 #include "executor/spi.h"
 #include "keyorder.h"
+#include "common/hashfn.h"
 #include "plans.h"
+#include "storage/proc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -31,9 +35,10 @@ static KeptPlan requeue_plan = {
 };
 
 static KeptPlan give_up_plan = {
-	"UPDATE acme_outbox.outbox_entry SET failed_at = clock_timestamp(),"
-	" next_attempt_at = NULL, hold_reason = NULL, claim_id = NULL"
-	" WHERE origin = $1 AND id = $2 AND status = 'FAILED' AND failed_at IS NULL",
+	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = NULL, hold_reason = NULL,"
+	" claim_id = NULL, failed_at = CASE WHEN status = 'FAILED' THEN clock_timestamp() END"
+	" WHERE origin = $1 AND id = $2 AND (status = 'FAILED' AND failed_at IS NULL"
+	" OR status IN ('PUBLISHED', 'ARCHIVED') AND next_attempt_at IS NOT NULL)",
 	2, {TEXTOID, INT8OID}
 };
 
@@ -76,6 +81,35 @@ acme_outbox_entry_given_up(PG_FUNCTION_ARGS)
 	return complete_change(fcinfo, &give_up_plan);
 }
 
+/*
+ * Once a key and transaction: the trigger runs at commit, when all changes are made,
+ * and each look passes every index entry of the key.  The set holds hashes; should two
+ * keys ever share one, the relay's sweep wakes the other.
+ */
+static bool
+is_first_of_key(const char *origin, const char *key)
+{
+	static HTAB *seen = NULL;
+	static LocalTransactionId seen_in = InvalidLocalTransactionId;
+	uint64		hash;
+	bool		found;
+
+	if (seen == NULL || seen_in != MyProc->lxid)
+	{
+		HASHCTL		ctl = {0};
+
+		ctl.keysize = ctl.entrysize = sizeof(uint64);
+		ctl.hcxt = TopTransactionContext;
+		seen = hash_create("acme_outbox finished keys", 64, &ctl,
+						   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		seen_in = MyProc->lxid;
+	}
+	hash = hash_bytes_extended((const unsigned char *) origin, strlen(origin), 0);
+	hash = hash_bytes_extended((const unsigned char *) key, strlen(key), hash);
+	hash_search(seen, &hash, HASH_ENTER, &found);
+	return !found;
+}
+
 /* tg_trigtuple is the old row of an UPDATE and of a DELETE. */
 Datum
 acme_outbox_entry_finished(PG_FUNCTION_ARGS)
@@ -89,11 +123,13 @@ acme_outbox_entry_finished(PG_FUNCTION_ARGS)
 	SPI_connect();
 	origin = SPI_getvalue(trigger->tg_trigtuple, desc, ENTRY_ORIGIN);
 	key = SPI_getvalue(trigger->tg_trigtuple, desc, ENTRY_MESSAGE_KEY);
-	entries_open(&table, origin);
-	entries_take_snapshot(&table);
-	if (key != NULL)
+	if (key != NULL && is_first_of_key(origin, key))
+	{
+		entries_open(&table, origin);
+		entries_take_snapshot(&table);
 		keyorder_wake(&table, key, GetCurrentTimestamp());
-	entries_close(&table);
+		entries_close(&table);
+	}
 	SPI_finish();
 	PG_RETURN_POINTER(NULL);
 }

@@ -255,3 +255,55 @@ END $$;
 SELECT status, count(*) FROM acme_outbox.outbox_entry WHERE origin = 'keys' AND routing_key = 'many' GROUP BY status;
 SELECT t.verify('keys');
 DROP FUNCTION t.waiting_chain;
+
+\echo a scheduled entry that is due does not overtake an earlier one of its key that no claim has reached
+SET acme_outbox.origin = 'sched';
+SELECT t.acquire('sched');
+SELECT count(t.pub(NULL, 'filler')) FROM generate_series(1, 20);
+SELECT t.pub('S', 'first'), t.pub('S', 'second', not_before => clock_timestamp() + interval '10 ms');
+SELECT pg_sleep(0.02);
+-- ten at a time: first is beyond the first claim
+SELECT count(*), bool_or(routing_key = 'second') FROM acme_outbox.claim('sched', t.epoch('sched'), 10, 1000000);
+SELECT t.settle('sched', '*', 'PUBLISHED');
+SELECT t.drain('sched') LIKE '%first second';
+SELECT t.verify('sched');
+RESET acme_outbox.origin;
+
+\echo an entry moved to another origin by hand is sent there, though its cursor has passed the id
+SELECT t.acquire('moved-a'), t.acquire('moved-b');
+SET acme_outbox.origin = 'moved-a';
+SELECT t.pub(NULL, 'moved');
+SET acme_outbox.origin = 'moved-b';
+SELECT t.pub(NULL, 'passes');
+SELECT t.drain('moved-b');
+UPDATE acme_outbox.outbox_entry SET origin = 'moved-b' WHERE routing_key = 'moved';
+SELECT t.drain('moved-b');
+SELECT t.verify('moved-b');
+RESET acme_outbox.origin;
+
+\echo a hundred thousand scheduled keys cost an idle claim nothing (a claim that walked them took seconds)
+SET acme_outbox.origin = 'many-scheduled';
+SELECT t.acquire('many-scheduled');
+INSERT INTO acme_outbox.outbox_entry (xid, created_at, event_id, entry_type, origin, topic, message_key,
+	event_name, trace_id, payload, next_attempt_at, hold_reason)
+	SELECT pg_current_xact_id(), now(), gen_random_uuid(), 'DOMAIN_EVENT', 'many-scheduled', 't', 'k' || i,
+		'E', 't', '{}', now() + interval '1 day', 'SCHEDULED' FROM generate_series(1, 100000) i;
+SELECT t.claim('many-scheduled');
+SET statement_timeout = '2s';
+SELECT t.claim('many-scheduled');
+RESET statement_timeout;
+DELETE FROM acme_outbox.outbox_entry WHERE origin = 'many-scheduled';
+RESET acme_outbox.origin;
+
+\echo finishing many entries of one key by hand is linear
+SET acme_outbox.origin = 'bulk-key';
+SELECT t.acquire('bulk-key');
+SELECT t.pub('B', 'head');
+SELECT t.claim('bulk-key'), t.settle('bulk-key', 'head', 'UNROUTABLE');
+SELECT count(t.pub('B', 'tail')) FROM generate_series(1, 3000);
+SELECT t.claim('bulk-key', 5000);
+SET statement_timeout = '10s';
+UPDATE acme_outbox.outbox_entry SET status = 'ARCHIVED' WHERE routing_key = 'tail';
+RESET statement_timeout;
+SELECT count(*) FROM acme_outbox.outbox_entry WHERE routing_key = 'tail' AND next_attempt_at IS NULL;
+RESET acme_outbox.origin;

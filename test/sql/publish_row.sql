@@ -84,3 +84,24 @@ SELECT acme_outbox.entry_requeued();
 SELECT acme_outbox.entry_finished();
 DROP TABLE t.sale, t.part, t.wrong CASCADE;
 DROP FUNCTION t.sent, t.attempt;
+
+\echo a cast function of a column runs as whoever changed the row, never as the owner
+CREATE ROLE outbox_test_caster;
+SELECT acme_outbox.grant_publisher('outbox_test_caster');
+SET SESSION AUTHORIZATION outbox_test_caster;
+CREATE TYPE pg_temp.mood AS ENUM ('sly');
+CREATE FUNCTION pg_temp.as_json(pg_temp.mood) RETURNS json LANGUAGE plpgsql AS
+$$ BEGIN RETURN to_json(current_user::text); END $$;
+CREATE CAST (pg_temp.mood AS json) WITH FUNCTION pg_temp.as_json(pg_temp.mood);
+CREATE TEMP TABLE sly (id int, v pg_temp.mood);
+CREATE TRIGGER publish AFTER INSERT ON sly FOR EACH ROW
+	EXECUTE FUNCTION acme_outbox.publish_row('orders', 'sly', 'SlyRow', 'id');
+INSERT INTO sly VALUES (1, 'sly');
+RESET SESSION AUTHORIZATION;
+SELECT payload::json #>> '{body,payload,v}' FROM acme_outbox.outbox_entry WHERE routing_key = 'sly';
+DROP TABLE sly;
+DROP CAST (pg_temp.mood AS json);
+DROP FUNCTION pg_temp.as_json;
+DROP TYPE pg_temp.mood;
+SELECT acme_outbox.revoke_publisher('outbox_test_caster');
+DROP ROLE outbox_test_caster;
