@@ -68,7 +68,7 @@ static const struct
 	[DB_CLAIM] = {"claim", CLAIM_SQL},
 	[DB_SETTLE] = {"settle",
 	"SELECT id, expected, found FROM acme_outbox.settle($1, $2, $3::bigint[], "
-	"$4::acme_outbox.settle_outcome[], "
+	"$4::text[]::acme_outbox.settle_outcome[], "
 	"array_fill(NULL::smallint, ARRAY[cardinality($3::bigint[])]), "
 	"$5::text[])"},
 	[DB_DUTIES] = {"duties",
