@@ -224,6 +224,7 @@ my $code = '';
 for my $file (glob("$stage/src/*.c $stage/bridge/*.c $stage/sql/[0-9]*.sql"))
 {
 	my $text = slurp_file($file);
+	$text =~ s/''/'/g if $file =~ /\.sql$/;
 	$text =~ s/"\s*\n\s*"//g;
 	$text =~ s/\\"/"/g;
 	$code .= $text;
@@ -249,6 +250,8 @@ my $publish = q{acme_outbox.publish('shop.orders', 'order.paid', '1'};
 my %sql_of = (
 	'acme_outbox needs a database in UTF8 encoding' =>
 	  [ 'postgres', "\\c latin\nCREATE EXTENSION acme_outbox" ],
+	"schema acme_outbox is in use or not a superuser's alone" =>
+	  [ 'postgres', "\\c squat\nCREATE EXTENSION acme_outbox" ],
 	'permission denied for schema acme_outbox' =>
 	  [ 'stranger', "BEGIN; SELECT $publish, 'OrderPaid', '{}')" ],
 	'permission denied for table outbox_entry' =>
@@ -273,6 +276,8 @@ my %sql_of = (
 	  [ 'shop_app', q{SET acme_outbox.origin = 'warehouse'} ]);
 
 $node->safe_psql('postgres', 'CREATE ROLE stranger LOGIN');
+$node->safe_psql('postgres', 'CREATE DATABASE squat');
+$node->safe_psql('squat', 'CREATE SCHEMA acme_outbox AUTHORIZATION stranger');
 $node->safe_psql('postgres', q{CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0});
 for my $text (sort keys %sql_of)
 {
