@@ -16,7 +16,8 @@ my $bridge = AcmeOutbox::Bridge->start($node, $broker);
 
 $node->publish(5, keys => 2);
 ok($node->wait_drained, 'the relay works');
-$node->safe_psql('postgres', 'DROP EXTENSION acme_outbox; CREATE EXTENSION acme_outbox');
+my $create = q{CREATE EXTENSION acme_outbox; SELECT acme_outbox.grant_relay('relay', 'shop')};
+$node->safe_psql('postgres', "BEGIN; DROP EXTENSION acme_outbox; $create; COMMIT");
 $node->publish(7, keys => 2);
 ok( $node->wait_sql(
 		"SELECT count(*) = 7 FROM acme_outbox.outbox_entry WHERE status = 'PUBLISHED'"),
@@ -26,7 +27,7 @@ is(distinct($broker->drain), 12, 'everything arrived');
 $node->safe_psql('postgres', 'DROP EXTENSION acme_outbox');
 ok($bridge->wait_for_log(qr/the extension was replaced or dropped/, timeout => 30),
 	'it says so when the extension is gone');
-$node->safe_psql('postgres', 'CREATE EXTENSION acme_outbox');
+$node->safe_psql('postgres', "BEGIN; $create; COMMIT");
 $node->publish(3, keys => 1);
 ok( $node->wait_sql(
 		"SELECT count(*) = 3 FROM acme_outbox.outbox_entry WHERE status = 'PUBLISHED'"),
