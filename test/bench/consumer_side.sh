@@ -24,6 +24,8 @@ server_dir "$work"
 chmod 755 "$work"
 trap 'test/env/postgres stop "$work/pg" immediate || true; rm -rf "$work"' EXIT
 
+private_postgres "$work/root"
+install_extension >/dev/null
 test/env/postgres start "$work/pg" synchronous_commit=off shared_buffers=512MB \
 	max_wal_size=4GB autovacuum_naptime=5s shared_preload_libraries=acme_outbox
 # shellcheck source=/dev/null

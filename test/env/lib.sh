@@ -91,3 +91,27 @@ stop_pid()
 	kill -TERM "$pid" 2>/dev/null || true
 	wait_until "$seconds" gone "$pid" || kill -KILL "$pid" 2>/dev/null || true
 }
+
+# private_postgres DIR: a copy of the machine's PostgreSQL in which the built
+# extension is installed; PGBIN and PG_CONFIG name it from then on. PostgreSQL
+# finds its files relative to its programs, so a copy is on its own.
+private_postgres()
+{
+	local root=$1 lib share include
+	lib=$(cd "$("$PGBIN/pg_config" --bindir)/.." && pwd)
+	share=$("$PGBIN/pg_config" --sharedir)
+	include=$(dirname "$(dirname "$("$PGBIN/pg_config" --includedir-server)")")
+	mkdir -p "$root$(dirname "$lib")" "$root$(dirname "$share")" \
+		"$root$(dirname "$include")"
+	cp -a "$lib" "$root$(dirname "$lib")/"
+	cp -a "$share" "$root$(dirname "$share")/"
+	ln -s "$include" "$root$include"
+	chmod -R a+rX "$root"
+	export PGBIN=$root$lib/bin PG_CONFIG=$root$lib/bin/pg_config
+}
+
+# Put the built extension where private_postgres() loads it from.
+install_extension()
+{
+	make -C "${1:-$ACME_ROOT}" -s install NO_BRIDGE=1 PG_CONFIG="$PG_CONFIG"
+}
