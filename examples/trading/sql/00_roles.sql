@@ -60,6 +60,12 @@ $$;
 
 SELECT pg_temp.create_service('trading');
 SELECT pg_temp.create_service('inventory');
+SELECT pg_temp.create_service('platform');
+SELECT pg_temp.create_service('accounting');
+SELECT pg_temp.create_service('commission');
+SELECT pg_temp.create_service('notification');
+SELECT pg_temp.create_service('reporting');
+SELECT pg_temp.create_service('audit', tenancy => 'none');
 
 /*
  * The one role that may set a purchase or sale to INVOICED: what trading.mark_invoiced()
