@@ -1,0 +1,271 @@
+/*
+ * relay_database.c
+ *		The database connection: which statement is next, whose result came,
+ *		and what a failure means.
+ *
+ * The connection runs one statement at a time. relay_next_statement() picks it
+ * by the relay's state; on_result() hands the result to whoever sent it.
+ */
+#include "relay_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+
+/*
+ * The lease comes first. Then whatever keeps the publisher busy: a claim if it
+ * has nothing to send, else a settle, else a claim ahead.
+ */
+static void
+next_active_statement(struct relay *r, msec_t now)
+{
+	bool		claim = now >= relay_claim_due(r);
+	struct claim *ripe = claims_to_settle(&r->claims, false, now);
+
+	if (now >= r->renew_at)
+		relay_send_lease_call(r, DB_RENEW, now);
+	else if (claim && r->claims.waiting == 0)
+		relay_send_claim(r, now);
+	else if (ripe && relay_send_settle(r, ripe, now))
+		return;
+	else if (claim)
+		relay_send_claim(r, now);
+	else if (r->list_origins)
+		relay_send_other_origins(r, now);
+	else if (now >= r->duty_at)
+	{
+		r->duty_at = now + relay_span(r, SET_DUTY_INTERVAL);
+		db_send(&r->db, DB_DUTIES, 0, NULL, now);
+	}
+}
+
+static void
+next_stopping_statement(struct relay *r, msec_t now)
+{
+	struct claim *ripe = claims_to_settle(&r->claims, true, now);
+
+	if (r->epoch[0] == '\0')
+		relay_begin_closing(r, now);
+	else if (now >= r->renew_at)
+		relay_send_lease_call(r, DB_RENEW, now);
+	else if (ripe && relay_send_settle(r, ripe, now))
+		return;
+	else if (r->claims.rows == 0)
+		relay_send_lease_call(r, DB_RELEASE, now);
+}
+
+void
+relay_next_statement(struct relay *r, msec_t now)
+{
+	if (r->db.state != DB_IDLE)
+		return;
+	if (r->state == RELAY_STANDBY && now >= r->acquire_at)
+		relay_send_acquire(r, now);
+	else if (r->state == RELAY_ACTIVE)
+		next_active_statement(r, now);
+	else if (r->state == RELAY_STOPPING)
+		next_stopping_statement(r, now);
+}
+
+/*
+ * What the session prepared no longer fits the extension: it was dropped, made
+ * anew, or updated. Only a new session can tell.
+ */
+static bool
+is_stale(const PGresult *result)
+{
+	static const char *const states[] = {
+		"XX000",				/* cache lookup failed for type */
+		"42883", "42P01", "42704", "3F000", /* it is gone */
+		"0A000",				/* cached plan must not change result type */
+		NULL
+	};
+
+	for (int i = 0; states[i]; i++)
+		if (db_state_is(result, states[i]))
+			return true;
+	return false;
+}
+
+/*
+ * A failure of any statement but the optional ones. OX101: fenced. The role
+ * lost its grant, the database is a copy: at start that ends the process, later
+ * a person may mend it while we wait.
+ */
+void
+relay_handle_failure(struct relay *r, const char *what, const PGresult *result,
+			   msec_t now)
+{
+	bool		refused = db_state_is(result, "OX102") ||
+		db_state_is(result, "OX103") || db_state_is(result, "42501");
+	const char *next = db_state_is(result, "OX103") ?
+		"run SELECT acme_outbox.adopt() if this copy shall send" :
+		refused ? "run SELECT acme_outbox.grant_relay(role, origin)" : "";
+
+	if (db_state_is(result, "OX101") && r->state != RELAY_STANDBY)
+	{
+		relay_lose_lease(r, "fenced: another epoch holds the origin", now);
+		return;
+	}
+	log_write(refused && !r->established ? LOG_ERROR : LOG_WARN,
+			  "statement failed", LOG_TEXT("statement", what),
+			  LOG_TEXT("sqlstate", db_sqlstate(result)),
+			  LOG_TEXT("reason", db_message(result)),
+			  LOG_TEXT("next_step", next), LOG_END);
+	if (r->established && is_stale(result))
+		db_drop(&r->db, DB_NOT_INSTALLED,
+				"the extension was replaced or dropped, looking for it anew");
+	if (!refused)
+		return;
+	if (!r->established)
+		relay_give_up(r, EXIT_NOT_PERMITTED, now);
+	else if (r->state == RELAY_ACTIVE)
+	{
+		relay_lose_lease(r, "not permitted", now);
+		r->acquire_at = now + REFUSED_INTERVAL;
+	}
+}
+
+static void
+handle_duties(const PGresult *result)
+{
+	if (db_failed(result))
+	{
+		log_warn("duties failed", LOG_TEXT("sqlstate", db_sqlstate(result)),
+				 LOG_TEXT("reason", db_message(result)));
+		return;
+	}
+	for (int i = 0; i < PQntuples(result); i++)
+		log_debug("duty", LOG_TEXT("duty", PQgetvalue(result, i, 0)),
+				  LOG_TEXT("result", PQgetvalue(result, i, 1)),
+				  LOG_TEXT("affected", PQgetvalue(result, i, 2)));
+}
+
+static void
+on_result(void *owner, enum db_statement statement, PGresult *result)
+{
+	struct relay *r = owner;
+	msec_t		now = clock_now();
+
+	switch (statement)
+	{
+		case DB_ACQUIRE:
+			relay_handle_acquire(r, result, now);
+			break;
+		case DB_RENEW:
+			relay_handle_renew(r, result, now);
+			break;
+		case DB_RELEASE:
+			relay_handle_release(r, result, now);
+			break;
+		case DB_CLAIM:
+			relay_handle_claim(r, result, now);
+			return;				/* it keeps or clears the result */
+		case DB_SETTLE:
+			relay_handle_settle(r, result, now);
+			break;
+		case DB_DUTIES:
+			handle_duties(result);
+			break;
+		case DB_OTHER_ORIGINS:
+			relay_handle_other_origins(r, result);
+			break;
+		case DB_STATEMENTS:
+			break;
+	}
+	PQclear(result);
+}
+
+static void
+on_db_up(void *owner)
+{
+	struct relay *r = owner;
+
+	log_info("database ready", LOG_NUM("contract", r->db.contract_version),
+			 LOG_NUM("server_version", PQserverVersion(r->db.conn)));
+	relay_set_state(r, RELAY_STANDBY);
+	r->acquire_at = 0;
+}
+
+static void
+on_notified(void *owner, const char *payload)
+{
+	struct relay *r = owner;
+
+	if (strcmp(payload, "*") != 0 &&
+		strcmp(payload, config_text(r->config, SET_ORIGIN)) != 0)
+		return;
+	r->notified = true;
+	r->claim_at = 0;
+	if (r->established && r->state == RELAY_STANDBY)
+		r->acquire_at = 0;
+}
+
+static enum exit_status
+status_of(enum db_failure failure)
+{
+	return failure == DB_NOT_INSTALLED ? EXIT_NOT_INSTALLED :
+		failure == DB_NOT_PERMITTED ? EXIT_NOT_PERMITTED : EXIT_DATABASE;
+}
+
+static const char *
+next_step_of(enum db_failure failure)
+{
+	return failure == DB_NOT_INSTALLED ?
+		"run CREATE EXTENSION acme_outbox (or ALTER EXTENSION ... UPDATE) in "
+		"this database" :
+		failure == DB_NOT_PERMITTED ?
+		"run SELECT acme_outbox.grant_relay(role, origin)" :
+		failure == DB_STANDBY ?
+		"this server is a standby: name all servers in --dsn or PGHOST and use "
+		"target_session_attrs=read-write" :
+		"check --dsn or the PG* variables, the password and that the server "
+		"runs";
+}
+
+static void
+on_db_down(void *owner, enum db_failure failure, const char *reason)
+{
+	struct relay *r = owner;
+	msec_t		now = clock_now();
+
+	if (r->state >= RELAY_CLOSING)
+		return;
+	if (r->established)
+		log_warn(r->state == RELAY_OFFLINE ? "database not reachable" :
+				 "database connection lost", LOG_TEXT("reason", reason),
+				 LOG_NUM("retry_ms", r->db.retry_at - now));
+	relay_forget_window(r, "database connection lost");
+	if (r->state == RELAY_STOPPING)
+	{
+		relay_begin_closing(r, now);
+		return;
+	}
+	if (r->state != RELAY_OFFLINE)
+		relay_set_state(r, RELAY_OFFLINE);
+	r->standby_logged = false;
+	if (!r->established)
+	{
+		log_error("cannot start: the database is not usable",
+				  LOG_TEXT("reason", reason),
+				  LOG_TEXT("next_step", next_step_of(failure)));
+		relay_give_up(r, status_of(failure), now);
+	}
+	else if (relay_is_once(r))
+		relay_give_up(r, EXIT_TEMPORARY, now);
+}
+
+void
+relay_make_db(struct relay *r)
+{
+	struct db_settings settings = {
+		.dsn = config_text(r->config, SET_DSN),
+		.connect_timeout = relay_span(r, SET_CONNECT_TIMEOUT),
+		.reconnect_min = relay_span(r, SET_RECONNECT_MIN),
+		.reconnect_max = relay_span(r, SET_RECONNECT_MAX),
+	};
+	struct db_events events = {on_db_up, on_result, on_notified, on_db_down, r};
+
+	db_init(&r->db, &settings, &events);
+}

@@ -1,0 +1,161 @@
+/*
+ * relay_publisher.c
+ *		The publisher: made, fed with what waits, listened to.
+ *
+ * What is sent and not settled is what a crash may repeat, so the window bounds
+ * both. At the start a refused login ends the process; later a person may mend
+ * it while we wait.
+ */
+#include "relay_internal.h"
+
+#include <string.h>
+
+#include "crash.h"
+#include "log.h"
+#include "rabbit.h"
+#include "sink_stdout.h"
+
+static void
+on_decided(void *owner, struct row *row, enum outcome outcome,
+		   const char *error)
+{
+	struct relay *r = owner;
+
+	claims_decide(&r->claims, row, outcome, error, clock_now());
+}
+
+static void
+on_again(void *owner, struct row *row)
+{
+	struct relay *r = owner;
+
+	claims_again(&r->claims, row);
+	if (r->state == RELAY_STOPPING)
+		claims_decide(&r->claims, row, OUTCOME_RELEASED,
+					  "relay stopped before sending again", clock_now());
+}
+
+/* What was not sent is given back: the broker may be away for long. */
+static void
+on_lost(void *owner)
+{
+	struct relay *r = owner;
+
+	if (r->epoch[0] == '\0')
+		return;					/* the window is being forgotten */
+	claims_release(&r->claims, false, "broker connection lost before sending",
+				   clock_now());
+}
+
+/* After the start a person may mend it while we wait. */
+static void
+on_refused(void *owner, const char *reason)
+{
+	struct relay *r = owner;
+	bool		is_stdout = config_number(r->config, SET_SINK) == SINK_STDOUT;
+	bool		is_tls = strncmp(reason, TLS_PREFIX, strlen(TLS_PREFIX)) == 0;
+
+	if (r->publisher_seen && !is_stdout)
+	{
+		log_warn(is_tls ? "no TLS with the broker, retrying" :
+				 "broker refused the login, retrying",
+				 LOG_TEXT("reason", reason));
+		return;
+	}
+	log_error(is_stdout ? "cannot write to stdout" :
+			  is_tls ? "cannot start: no TLS with the broker" :
+			  "cannot start: the broker refused the login",
+			  LOG_TEXT("reason", reason),
+			  LOG_TEXT("next_step", is_stdout ? "" : is_tls ?
+					   "check the tls-* settings, the host in RABBITMQ_URI and "
+					   "the certificates" :
+					   "check the user, password and virtual host in "
+					   "RABBITMQ_URI"));
+	relay_give_up(r, EXIT_PUBLISHER, clock_now());
+}
+
+static enum publish_result
+offer_row(void *context, struct row *row, const struct message *m)
+{
+	struct relay *r = context;
+
+	/* a crash may repeat what is sent and not settled: no more than a window */
+	if (r->claims.sent + r->claims.confirmed >=
+		config_number(r->config, SET_WINDOW))
+		return PUBLISH_FULL;
+	/* for the mid-window crash point: no more than half of the claim */
+	if (crash_armed(CRASH_MID_WINDOW) &&
+		r->claims.sent >= (r->claims.first->count + 1) / 2)
+		return PUBLISH_FULL;
+	return r->publisher->ops->publish(r->publisher, row, m, clock_now());
+}
+
+/* Offer what waits, and send it. */
+void
+relay_pump(struct relay *r, msec_t now)
+{
+	r->claims.strict = config_number(r->config, SET_STRICT_ORDER) != 0;
+	if (r->state == RELAY_ACTIVE && now < r->lease_until &&
+		r->claims.waiting > 0 && r->publisher->ops->ready(r->publisher))
+		claims_offer(&r->claims, offer_row, r);
+	r->publisher->ops->flush(r->publisher);
+	if (crash_armed(CRASH_MID_WINDOW) && r->claims.first &&
+		r->claims.sent >= (r->claims.first->count + 1) / 2 &&
+		r->publisher->ops->idle(r->publisher))
+		crash_here(CRASH_MID_WINDOW);
+}
+
+/* How long --once waits for the publisher: each host has its turn. */
+msec_t
+relay_publisher_patience(const struct relay *r)
+{
+	return relay_span(r, SET_CONNECT_TIMEOUT) * r->config->uri.count;
+}
+
+/* Is the publisher ready? With --once it must be so within bounds. */
+void
+relay_watch_publisher(struct relay *r, msec_t now)
+{
+	if (r->publisher->ops->ready(r->publisher))
+	{
+		r->publisher_seen = true;
+		r->not_ready_since = CLOCK_NEVER;
+		return;
+	}
+	if (r->not_ready_since == CLOCK_NEVER)
+		r->not_ready_since = now;
+	if (relay_is_once(r) && r->state == RELAY_ACTIVE &&
+		now - r->not_ready_since >= relay_publisher_patience(r))
+	{
+		log_error("the broker is not reachable or blocked, giving up");
+		relay_give_up(r, EXIT_TEMPORARY, now);
+	}
+}
+
+void
+relay_make_publisher(struct relay *r)
+{
+	struct publisher_events events = {on_decided, on_again, on_lost, on_refused,
+	r};
+	struct broker_settings settings = {
+		.uri = r->config->uri,
+		.tls = config_tls(r->config),
+		.connection_name = r->name,
+		.version = r->arguments->version,
+		.connect_timeout = relay_span(r, SET_CONNECT_TIMEOUT),
+		.heartbeat = relay_span(r, SET_HEARTBEAT),
+		.reconnect_min = relay_span(r, SET_RECONNECT_MIN),
+		.reconnect_max = relay_span(r, SET_RECONNECT_MAX),
+	};
+
+	if (settings.tls.enabled && !settings.tls.verify)
+		log_warn("the broker's certificate is not verified: anybody on the way "
+				 "can read and change what is sent",
+				 LOG_TEXT("setting", "tls-verify = false"));
+	if (config_number(r->config, SET_SINK) == SINK_STDOUT)
+		r->publisher = sink_stdout_new(&events);
+	else
+		r->publisher = rabbit_new(&settings, &events, (uint32_t)
+								  config_number(r->config, SET_WINDOW),
+								  relay_span(r, SET_CONFIRM_TIMEOUT));
+}
