@@ -25,7 +25,7 @@
 /*
  * SQLSTATEs of class OX, documented in docs/errors.md.  OX0xx: publish;
  * OX1xx: relay; OX2xx: inbox, handlers, parked messages; OX3xx: idempotency keys;
- * OX4xx: projections.
+ * OX4xx: projections; OX5xx: the extension itself.
  */
 #define ERRCODE_OX_PAYLOAD MAKE_SQLSTATE('O', 'X', '0', '0', '1')
 #define ERRCODE_OX_PAYLOAD_SIZE MAKE_SQLSTATE('O', 'X', '0', '0', '2')
@@ -60,5 +60,6 @@
 #define ERRCODE_OX_PROJECTION_VALUE MAKE_SQLSTATE('O', 'X', '4', '0', '4')
 #define ERRCODE_OX_PROJECTION_EVENT MAKE_SQLSTATE('O', 'X', '4', '0', '5')
 #define ERRCODE_OX_PROJECTION_SEED MAKE_SQLSTATE('O', 'X', '4', '0', '6')
+#define ERRCODE_OX_UNDELIVERED MAKE_SQLSTATE('O', 'X', '5', '0', '1')
 
 #endif							/* ACME_OUTBOX_H */

@@ -53,6 +53,8 @@ int			guc_retention_processed;
 int			guc_retention_attempts;
 int			guc_retention_tombstones;
 
+bool		guc_allow_drop;
+
 static const struct config_enum_entry autocommit_options[] = {
 	{"off", AUTOCOMMIT_OFF, false},
 	{"warn", AUTOCOMMIT_WARN, false},
@@ -234,6 +236,10 @@ guc_define_all(void)
 	define_relay_settings();
 	define_consumer_settings();
 	define_worker_settings();
+	DefineCustomBoolVariable("acme_outbox.allow_drop",
+							 "Lets the extension be dropped with entries that were not delivered.",
+							 NULL, &guc_allow_drop, false, PGC_USERSET, 0,
+							 NULL, NULL, NULL);
 	if (process_shared_preload_libraries_in_progress)
 		define_int("acme_outbox.max_workers",
 				   "Sets how many databases can have a worker.",

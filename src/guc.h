@@ -66,6 +66,9 @@ extern int	guc_retention_processed;
 extern int	guc_retention_attempts;
 extern int	guc_retention_tombstones;
 
+/* the extension itself */
+extern bool guc_allow_drop;
+
 extern void guc_define_all(void);
 
 #endif							/* ACME_OUTBOX_GUC_H */

@@ -8,6 +8,7 @@
  */
 #include "acme_outbox.h"
 
+#include "drop.h"
 #include "guc.h"
 #include "launcher.h"
 #include "miscadmin.h"
@@ -25,6 +26,7 @@ _PG_init(void)
 {
 	guc_define_all();
 	wake_init();
+	drop_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
 		shmem_init();
