@@ -18,7 +18,7 @@
  * so no two open tags share a slot. A tag outside that range, or one whose
  * answer was given, names nothing: it is reported to the caller and ignored.
  *
- * Pure: no socket, no clock, no row is looked into.
+ * Pure: no socket, no clock, no item is looked into.
  */
 #include "confirm.h"
 
@@ -64,13 +64,13 @@ confirm_has_room(const struct confirm_window *w)
 
 /* Note a message that is about to be sent; returns the tag it will have. */
 uint64_t
-confirm_add(struct confirm_window *w, struct row *row, const char *message_id,
+confirm_add(struct confirm_window *w, void *item, const char *message_id,
 			msec_t now)
 {
 	uint64_t	tag = w->next;
 
 	assert(confirm_has_room(w));
-	*slot_of(w, tag) = (struct confirm_slot){SLOT_SENT, row, message_id, now};
+	*slot_of(w, tag) = (struct confirm_slot){SLOT_SENT, item, message_id, now};
 	w->next++;
 	w->open++;
 	return tag;
@@ -87,7 +87,7 @@ answer(struct confirm_window *w, uint64_t tag, enum confirm_answer answer,
 	w->open--;
 	while (w->low < w->next && slot_of(w, w->low)->state == SLOT_FREE)
 		w->low++;
-	handler(context, slot.row, answer);
+	handler(context, slot.item, answer);
 }
 
 /* What an ack or nack says about one open tag. */
@@ -142,7 +142,7 @@ slot_has_id(const struct confirm_slot *slot, const char *message_id,
  * search begins behind the last one and is short even if every message comes
  * back. NULL: no such message is open.
  */
-struct row *
+void *
 confirm_return(struct confirm_window *w, const char *message_id, size_t length)
 {
 	uint64_t	span = w->next - w->low;
@@ -156,7 +156,7 @@ confirm_return(struct confirm_window *w, const char *message_id, size_t length)
 		{
 			slot_of(w, tag)->state = SLOT_RETURNED;
 			w->return_hint = tag + 1;
-			return slot_of(w, tag)->row;
+			return slot_of(w, tag)->item;
 		}
 	}
 	return NULL;

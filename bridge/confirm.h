@@ -7,8 +7,6 @@
 
 #include "clock.h"
 
-struct row;
-
 /* What is known about one delivery tag. */
 enum slot_state
 {
@@ -29,8 +27,8 @@ enum confirm_answer
 struct confirm_slot
 {
 	enum slot_state state;
-	struct row *row;
-	const char *message_id;		/* belongs to the row */
+	void	   *item;			/* whose message it is */
+	const char *message_id;		/* the item's */
 	msec_t		sent_at;
 };
 
@@ -44,17 +42,17 @@ struct confirm_window
 	uint64_t	return_hint;	/* where the next return is likely found */
 };
 
-typedef void (*confirm_handler) (void *context, struct row *row,
+typedef void (*confirm_handler) (void *context, void *item,
 								 enum confirm_answer answer);
 
 bool		confirm_init(struct confirm_window *w, uint32_t capacity);
 void		confirm_free(struct confirm_window *w);
 bool		confirm_has_room(const struct confirm_window *w);
-uint64_t	confirm_add(struct confirm_window *w, struct row *row,
+uint64_t	confirm_add(struct confirm_window *w, void *item,
 						const char *message_id, msec_t now);
 int			confirm_settle(struct confirm_window *w, uint64_t tag, bool multiple,
 						   bool nack, confirm_handler handler, void *context);
-struct row *confirm_return(struct confirm_window *w, const char *message_id,
+void	   *confirm_return(struct confirm_window *w, const char *message_id,
 						   size_t length);
 void		confirm_restart(struct confirm_window *w, confirm_handler handler,
 							void *context);

@@ -144,9 +144,10 @@ decide_returned(struct rabbit *r, struct row *row)
 
 /* What the broker answered for one message of the window. */
 static void
-handle_answer(void *context, struct row *row, enum confirm_answer answer)
+handle_answer(void *context, void *item, enum confirm_answer answer)
 {
 	struct rabbit *r = context;
+	struct row *row = item;
 
 	switch (answer)
 	{
@@ -271,9 +272,10 @@ is_too_large(const struct rabbit *r, size_t length)
 
 /* One row of a window that the broker's channel.close made unknown. */
 static void
-handle_closed_row(void *context, struct row *row, enum confirm_answer answer)
+handle_closed_row(void *context, void *item, enum confirm_answer answer)
 {
 	struct rabbit *r = context;
+	struct row *row = item;
 	struct topic *topic = row->note;
 
 	(void) answer;
@@ -570,9 +572,10 @@ reset_channels(struct rabbit *r)
 }
 
 static void
-reject_last(void *context, struct row *row, enum confirm_answer answer)
+reject_last(void *context, void *item, enum confirm_answer answer)
 {
 	struct rabbit *r = context;
+	struct row *row = item;
 	char		error[ERROR_MAX];
 
 	(void) answer;
@@ -783,9 +786,10 @@ rabbit_unconfirmed(struct publisher *p)
 }
 
 static void
-forget_row(void *context, struct row *row, enum confirm_answer answer)
+forget_row(void *context, void *item, enum confirm_answer answer)
 {
 	struct rabbit *r = context;
+	struct row *row = item;
 
 	(void) answer;
 	topics_drop(&r->topics, take_topic(row));

@@ -22,11 +22,11 @@ static struct answers got;
 static char ids[64][8];
 
 static void
-note(void *context, struct row *row, enum confirm_answer answer)
+note(void *context, void *item, enum confirm_answer answer)
 {
 	struct answers *a = context;
 
-	a->rows[a->count] = (long) (intptr_t) row;
+	a->rows[a->count] = (long) (intptr_t) item;
 	a->answers[a->count++] = answer;
 }
 
@@ -51,7 +51,7 @@ static uint64_t
 add(long n)
 {
 	snprintf(ids[n], sizeof(ids[n]), "id%ld", n);
-	return confirm_add(&window, (struct row *) (intptr_t) n, ids[n], n * 10);
+	return confirm_add(&window, (void *) (intptr_t) n, ids[n], n * 10);
 }
 
 static void
@@ -176,7 +176,7 @@ returned_then_acked_is_a_failure(void **state)
 	(void) state;
 	add_many(1, 3);
 	assert_ptr_equal(confirm_return(&window, "id2", 3),
-					 (struct row *) (intptr_t) 2);
+					 (void *) (intptr_t) 2);
 	assert_int_equal(got.count, 0);
 	assert_int_equal(ack(3, true), 3);
 	expect(0, 1, CONFIRM_ACKED);
@@ -315,7 +315,7 @@ restart_after_the_ring_wrapped(void **state)
 	expect(2, 11, CONFIRM_UNKNOWN);
 	assert_int_equal(add(12), 1);
 	assert_ptr_equal(confirm_return(&window, "id12", 4),
-					 (struct row *) (intptr_t) 12);
+					 (void *) (intptr_t) 12);
 }
 
 static void
@@ -334,9 +334,9 @@ oldest_is_the_lowest_open_tag(void **state)
 }
 
 static void
-add_from_handler(void *context, struct row *row, enum confirm_answer answer)
+add_from_handler(void *context, void *item, enum confirm_answer answer)
 {
-	note(context, row, answer);
+	note(context, item, answer);
 	if (got.count == 1)
 		add(20);
 }
