@@ -78,18 +78,19 @@ report_settings(struct report *report, const struct config *config)
 }
 
 enum exit_status
-check_run(int argc, char **argv, const char *version)
+check_run(const struct command_line *line)
 {
+	struct command_line settings = *line;
 	static struct check_topics topics;
 	struct report report = {0};
 	struct config config;
 	enum exit_status status;
 
-	argc = take_topics(argc, argv, &topics);
-	status = config_load(&config, argc, argv);
+	settings.argc = take_topics(line->argc, line->argv, &topics);
+	status = config_load(&config, &settings);
 	if (status != EXIT_OK)
 		report_line(&report, VERDICT_FAIL, "settings",
-					"see acme-outbox-bridge --help", "%s", config.error);
+					"see acme-outbox-bridge check --help", "%s", config.error);
 	else
 	{
 		/* what the connections log is in the report; --log-level debug shows it */
@@ -100,7 +101,7 @@ check_run(int argc, char **argv, const char *version)
 		srandom((unsigned) (getpid() ^ clock_now()));
 		report_settings(&report, &config);
 		check_database(&report, &config, &topics);
-		check_broker(&report, &config, &topics, version);
+		check_broker(&report, &config, &topics, line->version);
 		status = EXIT_OK;
 	}
 	config_free(&config);

@@ -22,6 +22,6 @@ void		check_database(struct report *report, const struct config *config,
 void		check_broker(struct report *report, const struct config *config,
 						 const struct check_topics *topics,
 						 const char *version);
-enum exit_status check_run(int argc, char **argv, const char *version);
+enum exit_status check_run(const struct command_line *line);
 
 #endif							/* ACME_CHECK_H */

@@ -3,6 +3,10 @@
  *		Settings: one table drives flags, environment, file, --help,
  *		--dump-config, --list-settings and the documentation check.
  *
+ * Each setting says which commands know it. One of another command is a mistake
+ * on the command line; in the file and the environment, which the commands may
+ * share, it is passed over.
+ *
  * A setting "poll-interval" is --poll-interval on the command line,
  * ACME_OUTBOX_POLL_INTERVAL in the environment and poll-interval in the file
  * named by --config; the first of these that is given counts, else the default.
@@ -43,9 +47,15 @@ enum setting_type
 	TYPE_DURATION
 };
 
+#define FOR_RELAY		(COMMAND_RELAY | COMMAND_CHECK)
+#define FOR_CONSUME		(COMMAND_CONSUME | COMMAND_CHECK)
+#define FOR_DATABASE	(COMMAND_RELAY | COMMAND_CONSUME | COMMAND_CHECK)
+#define FOR_ALL			(FOR_DATABASE | COMMAND_REPROCESS)
+
 struct setting_rule
 {
 	const char *name;
+	int			commands;		/* that know it */
 	enum setting_type type;
 	const char *fallback;		/* NULL: none */
 	int64_t		min;
@@ -58,88 +68,116 @@ struct setting_rule
 };
 
 static const struct setting_rule rules[SETTINGS] = {
-	[SET_ORIGIN] = {"origin", TYPE_TEXT, NULL, 1, 255, NULL, false, false, NULL,
+	[SET_ORIGIN] = {"origin", FOR_RELAY, TYPE_TEXT, NULL, 1, 255, NULL, false, false, NULL,
 	"the producing service whose entries are sent (required)"},
-	[SET_RELAY_NAME] = {"relay-name", TYPE_TEXT, NULL, 1, 128, NULL, false,
+	[SET_RELAY_NAME] = {"relay-name", FOR_RELAY, TYPE_TEXT, NULL, 1, 128, NULL, false,
 		false, NULL,
 	"begin of this process's name in the lease; default: the host's name"},
-	[SET_DSN] = {"dsn", TYPE_TEXT, NULL, 0, 4000, NULL, false, true, NULL,
+	[SET_DSN] = {"dsn", FOR_DATABASE, TYPE_TEXT, NULL, 0, 4000, NULL, false, true, NULL,
 	"PostgreSQL connection string; default: libpq's PG* variables"},
-	[SET_BROKER_URI] = {"broker-uri", TYPE_TEXT, "amqp://localhost", 0, 2000,
+	[SET_BROKER_URI] = {"broker-uri", FOR_ALL, TYPE_TEXT, "amqp://localhost", 0, 2000,
 		NULL, false, true, "RABBITMQ_URI",
 	"amqp(s)://user:password@host:port,host:port/vhost; also RABBITMQ_URI"},
-	[SET_BROKER_PASSWORD_FILE] = {"broker-password-file", TYPE_TEXT, NULL, 1,
+	[SET_BROKER_PASSWORD_FILE] = {"broker-password-file", FOR_ALL, TYPE_TEXT, NULL, 1,
 		4000, NULL, false, false, NULL,
 	"file whose first line is the broker's password"},
-	[SET_TLS_CA_FILE] = {"tls-ca-file", TYPE_TEXT, NULL, 1, 4000, NULL, false,
+	[SET_TLS_CA_FILE] = {"tls-ca-file", FOR_ALL, TYPE_TEXT, NULL, 1, 4000, NULL, false,
 		false, NULL,
 	"PEM file of the authorities that may vouch for the broker"},
-	[SET_TLS_CERT_FILE] = {"tls-cert-file", TYPE_TEXT, NULL, 1, 4000, NULL,
+	[SET_TLS_CERT_FILE] = {"tls-cert-file", FOR_ALL, TYPE_TEXT, NULL, 1, 4000, NULL,
 		false, false, NULL,
 	"PEM file of the client certificate, with its chain"},
-	[SET_TLS_KEY_FILE] = {"tls-key-file", TYPE_TEXT, NULL, 1, 4000, NULL, false,
+	[SET_TLS_KEY_FILE] = {"tls-key-file", FOR_ALL, TYPE_TEXT, NULL, 1, 4000, NULL, false,
 		false, NULL,
 	"PEM file of its private key; default: the certificate's file"},
-	[SET_TLS_KEY_PASSWORD_FILE] = {"tls-key-password-file", TYPE_TEXT, NULL, 1,
+	[SET_TLS_KEY_PASSWORD_FILE] = {"tls-key-password-file", FOR_ALL, TYPE_TEXT, NULL, 1,
 		4000, NULL, false, false, NULL,
 	"file whose first line is the private key's passphrase"},
-	[SET_TLS_VERIFY] = {"tls-verify", TYPE_BOOL, "true", 0, 0, NULL, false,
+	[SET_TLS_VERIFY] = {"tls-verify", FOR_ALL, TYPE_BOOL, "true", 0, 0, NULL, false,
 		false, NULL,
 	"verify the broker's certificate and its name"},
-	[SET_SINK] = {"sink", TYPE_CHOICE, "rabbitmq", 0, 0, "rabbitmq|stdout",
+	[SET_SINK] = {"sink", FOR_RELAY, TYPE_CHOICE, "rabbitmq", 0, 0, "rabbitmq|stdout",
 		false, false, NULL,
 	"where entries go: rabbitmq, or stdout as JSON lines (no confirm)"},
-	[SET_ONCE] = {"once", TYPE_BOOL, "false", 0, 0, NULL, false, false, NULL,
+	[SET_ONCE] = {"once", FOR_DATABASE, TYPE_BOOL, "false", 0, 0, NULL, false, false, NULL,
 	"drain what is there, then exit"},
-	[SET_STRICT_ORDER] = {"strict-order", TYPE_BOOL, "false", 0, 0, NULL, true,
+	[SET_STRICT_ORDER] = {"strict-order", FOR_RELAY, TYPE_BOOL, "false", 0, 0, NULL, true,
 		false, NULL,
 	"at most one unconfirmed message per key"},
-	[SET_CLAIM_ROWS] = {"claim-rows", TYPE_NUMBER, "500", 1, 10000, NULL, true,
+	[SET_CLAIM_ROWS] = {"claim-rows", FOR_RELAY, TYPE_NUMBER, "500", 1, 10000, NULL, true,
 		false, NULL,
 	"entries of one claim at most"},
-	[SET_CLAIM_BYTES] = {"claim-bytes", TYPE_SIZE, "8MiB", 64 * KiB, 256 * MiB,
+	[SET_CLAIM_BYTES] = {"claim-bytes", FOR_RELAY, TYPE_SIZE, "8MiB", 64 * KiB, 256 * MiB,
 		NULL, true, false, NULL,
 	"bytes of one claim at most"},
-	[SET_WINDOW] = {"window", TYPE_NUMBER, "1000", 1, 50000, NULL, false, false,
+	[SET_WINDOW] = {"window", FOR_RELAY, TYPE_NUMBER, "1000", 1, 50000, NULL, false, false,
 		NULL,
 	"messages sent and not settled at most"},
-	[SET_POLL_INTERVAL] = {"poll-interval", TYPE_DURATION, "1s", 10, MINUTE,
+	[SET_POLL_INTERVAL] = {"poll-interval", FOR_RELAY, TYPE_DURATION, "1s", 10, MINUTE,
 		NULL, true, false, NULL,
 	"how often to look for entries when no wake-up comes"},
-	[SET_CONFIRM_TIMEOUT] = {"confirm-timeout", TYPE_DURATION, "30s", SECOND,
+	[SET_CONFIRM_TIMEOUT] = {"confirm-timeout", FOR_ALL, TYPE_DURATION, "30s", SECOND,
 		10 * MINUTE, NULL, false, false, NULL,
 	"a message unconfirmed for so long ends the broker connection"},
-	[SET_STOP_TIMEOUT] = {"stop-timeout", TYPE_DURATION, "25s", SECOND,
+	[SET_STOP_TIMEOUT] = {"stop-timeout", FOR_DATABASE, TYPE_DURATION, "25s", SECOND,
 		10 * MINUTE, NULL, true, false, NULL,
 	"how long an orderly stop may take"},
-	[SET_HEARTBEAT] = {"heartbeat", TYPE_DURATION, "10s", SECOND, 10 * MINUTE,
+	[SET_HEARTBEAT] = {"heartbeat", FOR_ALL, TYPE_DURATION, "10s", SECOND, 10 * MINUTE,
 		NULL, false, false, NULL,
 	"AMQP heartbeat; after two intervals without input the broker is gone"},
-	[SET_CONNECT_TIMEOUT] = {"connect-timeout", TYPE_DURATION, "10s", 100,
+	[SET_CONNECT_TIMEOUT] = {"connect-timeout", FOR_ALL, TYPE_DURATION, "10s", 100,
 		2 * MINUTE, NULL, false, false, NULL,
 	"bound of each step of connecting, on both sides"},
-	[SET_RECONNECT_MIN] = {"reconnect-min", TYPE_DURATION, "0.2s", 10, MINUTE,
+	[SET_RECONNECT_MIN] = {"reconnect-min", FOR_ALL, TYPE_DURATION, "0.2s", 10, MINUTE,
 		NULL, false, false, NULL,
 	"first delay before connecting again, on both sides; doubled, +-50%"},
-	[SET_RECONNECT_MAX] = {"reconnect-max", TYPE_DURATION, "15s", 10, HOUR,
+	[SET_RECONNECT_MAX] = {"reconnect-max", FOR_ALL, TYPE_DURATION, "15s", 10, HOUR,
 		NULL, false, false, NULL,
 	"where the doubling stops"},
-	[SET_RENEW_INTERVAL] = {"renew-interval", TYPE_DURATION, "10s", 100,
+	[SET_RENEW_INTERVAL] = {"renew-interval", FOR_RELAY, TYPE_DURATION, "10s", 100,
 		20 * SECOND, NULL, true, false, NULL,
 	"how often the lease is renewed"},
-	[SET_DUTY_INTERVAL] = {"duty-interval", TYPE_DURATION, "1min", SECOND, HOUR,
+	[SET_DUTY_INTERVAL] = {"duty-interval", FOR_RELAY, TYPE_DURATION, "1min", SECOND, HOUR,
 		NULL, true, false, NULL,
 	"how often the active relay runs due duties"},
-	[SET_SUMMARY_INTERVAL] = {"summary-interval", TYPE_DURATION, "1min", SECOND,
+	[SET_SUMMARY_INTERVAL] = {"summary-interval", FOR_DATABASE, TYPE_DURATION, "1min", SECOND,
 		24 * HOUR, NULL, true, false, NULL,
 	"how often the counters are logged"},
-	[SET_LOG_FORMAT] = {"log-format", TYPE_CHOICE, "kv", 0, 0, "kv|json", true,
+	[SET_LOG_FORMAT] = {"log-format", FOR_ALL, TYPE_CHOICE, "kv", 0, 0, "kv|json", true,
 		false, NULL,
 	"key=value or JSON lines on stderr"},
-	[SET_LOG_LEVEL] = {"log-level", TYPE_CHOICE, "info", 0, 0,
+	[SET_LOG_LEVEL] = {"log-level", FOR_ALL, TYPE_CHOICE, "info", 0, 0,
 		"debug|info|warn|error", true, false, NULL,
 	"least level that is logged"},
 };
+
+static const struct
+{
+	enum command command;
+	const char *name;
+}			command_names[] = {
+	{COMMAND_RELAY, "relay"},
+	{COMMAND_CONSUME, "consume"},
+	{COMMAND_REPROCESS, "reprocess"},
+	{COMMAND_CHECK, "check"},
+};
+
+#define COMMANDS (sizeof(command_names) / sizeof(command_names[0]))
+
+const char *
+command_name(enum command command)
+{
+	for (size_t i = 0; i < COMMANDS; i++)
+		if (command_names[i].command == command)
+			return command_names[i].name;
+	abort();
+}
+
+static bool
+is_for(const struct setting_rule *rule, enum command command)
+{
+	return (rule->commands & command) != 0;
+}
 
 static bool
 fail(struct config *config, const char *format, ...)
@@ -357,6 +395,8 @@ load_environment(struct config *config)
 
 	for (int i = 0; i < SETTINGS; i++)
 	{
+		if (!is_for(&rules[i], config->command))
+			continue;
 		if (rules[i].alias && (value = getenv(rules[i].alias)) != NULL &&
 			!set_value(config, i, value, SOURCE_ENVIRONMENT, rules[i].alias))
 			return false;
@@ -409,7 +449,8 @@ load_line(struct config *config, char *line, const char *origin, bool *seen)
 	if (seen[setting])
 		return fail(config, "%s: setting \"%s\" is given twice", origin, line);
 	seen[setting] = true;
-	return set_value(config, setting, trim(equals + 1), SOURCE_FILE, origin);
+	return !is_for(&rules[setting], config->command) ||
+		set_value(config, setting, trim(equals + 1), SOURCE_FILE, origin);
 }
 
 static bool
@@ -442,9 +483,9 @@ load_file(struct config *config, const char *path)
 
 /* One flag; *i moves on to its value if that is a word of its own. */
 static bool
-load_flag(struct config *config, int argc, char **argv, int *i)
+load_flag(struct config *config, const struct command_line *line, int *i)
 {
-	const char *word = argv[*i] + 2;
+	const char *word = line->argv[*i] + 2;
 	size_t		length = strcspn(word, "=");
 	const char *value = word[length] == '=' ? word + length + 1 : NULL;
 	int			setting = find_rule(word, length);
@@ -453,11 +494,15 @@ load_flag(struct config *config, int argc, char **argv, int *i)
 	if (setting < 0)
 		return fail(config, "there is no option --%.*s (see --help)",
 					(int) length, word);
+	if (!is_for(&rules[setting], config->command))
+		return fail(config, "option --%s is not for \"%s\" (see %s --help)",
+					rules[setting].name, command_name(config->command),
+					command_name(config->command));
 	snprintf(origin, sizeof(origin), "--%s", rules[setting].name);
 	if (value == NULL && rules[setting].type == TYPE_BOOL)
 		value = "true";
-	else if (value == NULL && *i + 1 < argc)
-		value = argv[++*i];
+	else if (value == NULL && *i + 1 < line->argc)
+		value = line->argv[++*i];
 	if (value == NULL)
 		return fail(config, "option %s needs a value", origin);
 	return set_value(config, setting, value, SOURCE_FLAG, origin);
@@ -465,30 +510,34 @@ load_flag(struct config *config, int argc, char **argv, int *i)
 
 /* The value of --config, which is not a setting: it may not be in a file. */
 static const char *
-config_flag(const char *word, int argc, char **argv, int *i)
+config_flag(const struct command_line *line, int *i)
 {
+	const char *word = line->argv[*i];
+
 	if (strncmp(word, "--config=", 9) == 0)
 		return word + 9;
-	if (strcmp(word, "--config") == 0 && *i + 1 < argc)
-		return argv[++*i];
+	if (strcmp(word, "--config") == 0 && *i + 1 < line->argc)
+		return line->argv[++*i];
 	return NULL;
 }
 
 static bool
-load_flags(struct config *config, int argc, char **argv, const char **file)
+load_flags(struct config *config, const struct command_line *line,
+		   const char **file)
 {
-	for (int i = 0; i < argc; i++)
+	for (int i = 0; i < line->argc; i++)
 	{
-		const char *path = config_flag(argv[i], argc, argv, &i);
+		const char *word = line->argv[i];
+		const char *path = config_flag(line, &i);
 
 		if (path)
 			*file = path;
-		else if (strcmp(argv[i], "--dump-config") == 0)
+		else if (strcmp(word, "--dump-config") == 0)
 			continue;
-		else if (strncmp(argv[i], "--", 2) != 0)
+		else if (strncmp(word, "--", 2) != 0)
 			return fail(config, "unexpected argument \"%s\" (see --help)",
-						argv[i]);
-		else if (!load_flag(config, argc, argv, &i))
+						word);
+		else if (!load_flag(config, line, &i))
 			return false;
 	}
 	return true;
@@ -622,12 +671,25 @@ check_broker(struct config *config)
 	return check_tls(config) && check_login(config);
 }
 
+/* A command cannot do without these. */
+static bool
+check_required(struct config *config, enum setting setting)
+{
+	char		name[NAME_MAX_LENGTH];
+
+	if (config_text(config, setting))
+		return true;
+	env_name(&rules[setting], name);
+	return fail(config, "setting \"%s\" is required: give --%s or %s",
+				rules[setting].name, rules[setting].name, name);
+}
+
 static bool
 check_all(struct config *config)
 {
-	if (config_text(config, SET_ORIGIN) == NULL)
-		return fail(config, "setting \"origin\" is required: give --origin NAME "
-					"or ACME_OUTBOX_ORIGIN");
+	if (is_for(&rules[SET_ORIGIN], config->command) &&
+		!check_required(config, SET_ORIGIN))
+		return false;
 	if (config_number(config, SET_RECONNECT_MIN) >
 		config_number(config, SET_RECONNECT_MAX))
 		return fail(config, "setting \"reconnect-min\" must not exceed "
@@ -636,17 +698,18 @@ check_all(struct config *config)
 }
 
 /*
- * Load everything; argv holds the words after the command. On failure the
- * error is in config->error and the status says how to exit.
+ * Load everything. On failure the error is in config->error and the status says
+ * how to exit.
  */
 enum exit_status
-config_load(struct config *config, int argc, char **argv)
+config_load(struct config *config, const struct command_line *line)
 {
 	const char *file = getenv(ENV_PREFIX "CONFIG");
 
 	memset(config, 0, sizeof(*config));
+	config->command = line->command;
 	/* twice: once to find --config, and again because flags count most */
-	if (!load_defaults(config) || !load_flags(config, argc, argv, &file))
+	if (!load_defaults(config) || !load_flags(config, line, &file))
 		return EXIT_USAGE;
 	config_free(config);
 	if (!load_defaults(config))
@@ -654,7 +717,7 @@ config_load(struct config *config, int argc, char **argv)
 	if (file && !load_file(config, file))
 		return EXIT_CONFIG_FILE;
 	if (!load_environment(config) ||
-		!load_flags(config, argc, argv, &file) ||
+		!load_flags(config, line, &file) ||
 		!check_all(config))
 		return EXIT_USAGE;
 	return EXIT_OK;
@@ -732,13 +795,16 @@ print_range(const struct setting_rule *rule, FILE *out)
 	fprintf(out, " (%s to %s)", min, max);
 }
 
+/* The settings that a command knows. */
 void
-config_help(FILE *out)
+config_help(enum command command, FILE *out)
 {
 	for (int i = 0; i < SETTINGS; i++)
 	{
 		const struct setting_rule *rule = &rules[i];
 
+		if (!is_for(rule, command))
+			continue;
 		fprintf(out, "  --%-22s %s\n", rule->name, rule->help);
 		fprintf(out, "    %-22s default: %s", "",
 				rule->fallback ? rule->fallback : "none");
@@ -747,7 +813,21 @@ config_help(FILE *out)
 	}
 }
 
-/* For the documentation check: name, variable, default, help. */
+/* "relay, check" */
+static void
+print_commands(const struct setting_rule *rule, FILE *out)
+{
+	const char *comma = "";
+
+	for (size_t i = 0; i < COMMANDS; i++)
+		if (is_for(rule, command_names[i].command))
+		{
+			fprintf(out, "%s%s", comma, command_names[i].name);
+			comma = ", ";
+		}
+}
+
+/* For the documentation check: name, variable, default, commands, help. */
 void
 config_list(FILE *out)
 {
@@ -756,8 +836,10 @@ config_list(FILE *out)
 	for (int i = 0; i < SETTINGS; i++)
 	{
 		env_name(&rules[i], name);
-		fprintf(out, "%s\t%s\t%s\t%s\n", rules[i].name, name,
-				rules[i].fallback ? rules[i].fallback : "", rules[i].help);
+		fprintf(out, "%s\t%s\t%s\t", rules[i].name, name,
+				rules[i].fallback ? rules[i].fallback : "");
+		print_commands(&rules[i], out);
+		fprintf(out, "\t%s\n", rules[i].help);
 	}
 }
 
@@ -810,7 +892,7 @@ config_dump(const struct config *config, FILE *out)
 	{
 		const struct setting_value *value = &config->values[i];
 
-		if (value->text == NULL)
+		if (value->text == NULL || !is_for(&rules[i], config->command))
 			continue;
 		fprintf(out, "# %s\n%s = ", sources[value->source], rules[i].name);
 		if (i == SET_DSN)

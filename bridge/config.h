@@ -9,6 +9,24 @@
 #include "tls.h"
 #include "uri.h"
 
+/* What the program can be told to do; a setting may be for several of them. */
+enum command
+{
+	COMMAND_RELAY = 1 << 0,
+	COMMAND_CONSUME = 1 << 1,
+	COMMAND_REPROCESS = 1 << 2,
+	COMMAND_CHECK = 1 << 3
+};
+
+/* How the process was called, kept for a reload. */
+struct command_line
+{
+	enum command command;
+	int			argc;			/* the words after the command */
+	char	  **argv;
+	const char *version;
+};
+
 /* In the order of the table in config.c. */
 enum setting
 {
@@ -68,12 +86,16 @@ struct setting_value
 
 struct config
 {
+	enum command command;
 	struct setting_value values[SETTINGS];
 	struct broker_uri uri;		/* from the broker settings */
 	char		error[CONFIG_ERROR_MAX];
 };
 
-enum exit_status config_load(struct config *config, int argc, char **argv);
+const char *command_name(enum command command);
+
+enum exit_status config_load(struct config *config,
+							 const struct command_line *line);
 void		config_free(struct config *config);
 const char *config_text(const struct config *config, enum setting setting);
 int64_t		config_number(const struct config *config, enum setting setting);
@@ -81,7 +103,7 @@ struct tls_settings config_tls(const struct config *config);
 int			config_reload(struct config *config, struct config *fresh,
 						  const char **needs_restart);
 
-void		config_help(FILE *out);
+void		config_help(enum command command, FILE *out);
 void		config_list(FILE *out);
 void		config_dump(const struct config *config, FILE *out);
 

@@ -5,8 +5,8 @@
  *		DOWN -> RESOLVING -> CONNECTING -> SETUP -> IDLE <-> BUSY, and back to
  *		DOWN
  *
- * changed only in set_state(). SETUP runs a fixed list of statements: session
- * settings, the contract's version, LISTEN, and the prepared statements; the
+ * changed only in set_state(). SETUP runs what the user's struct db_session asks
+ * for: its settings, the contract's version, and the prepared statements; the
  * version comes before anything that needs the extension, so that a missing one
  * is told apart from a failure.
  *
@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "claims.h"
 #include "log.h"
 
 #define APPLICATION_NAME	"acme-outbox-bridge"
@@ -30,52 +29,11 @@
 
 #define TEXT_MAX			512
 
-#define STRINGIFY(x)		#x
-#define TO_STRING(x)		STRINGIFY(x)
-
 enum setup_step
 {
 	SETUP_SESSION,
 	SETUP_VERSION,
-	SETUP_LISTEN,
 	SETUP_PREPARE				/* and one step for each statement */
-};
-
-/*
- * The session commits asynchronously: claim() hardens itself, and a settle
- * that is lost in a server crash only sends duplicates. Compiling a statement
- * (JIT) can take seconds, during which nothing could be claimed or settled.
- */
-static const char *const setup_texts[] = {
-	[SETUP_SESSION] =
-	"SET synchronous_commit = off;"
-	"SET statement_timeout = " TO_STRING(DB_STATEMENT_TIMEOUT) ";"
-	"SET jit = off;"
-	"SET default_transaction_isolation = 'read committed'",
-	[SETUP_VERSION] = "SELECT acme_outbox.contract_version()",
-	[SETUP_LISTEN] = "LISTEN acme_outbox",
-};
-
-static const struct
-{
-	const char *name;
-	const char *text;
-}			statements[DB_STATEMENTS] = {
-	[DB_ACQUIRE] = {"acquire",
-	"SELECT epoch, lease_ms FROM acme_outbox.relay_acquire($1, $2)"},
-	[DB_RENEW] = {"renew", "SELECT acme_outbox.relay_renew($1, $2)"},
-	[DB_RELEASE] = {"release", "SELECT acme_outbox.relay_release($1, $2)"},
-	[DB_CLAIM] = {"claim", CLAIM_SQL},
-	[DB_SETTLE] = {"settle",
-	"SELECT id, expected, found FROM acme_outbox.settle($1, $2, $3::bigint[], "
-	"$4::text[]::acme_outbox.settle_outcome[], "
-	"array_fill(NULL::smallint, ARRAY[cardinality($3::bigint[])]), "
-	"$5::text[])"},
-	[DB_DUTIES] = {"duties",
-	"SELECT duty, result, affected FROM acme_outbox.run_due_duties()"},
-	[DB_OTHER_ORIGINS] = {"other origins",
-	"SELECT origin, pending FROM acme_outbox.outbox_backlog "
-	"WHERE origin <> $1 AND pending > 0 ORDER BY pending DESC LIMIT 10"},
 };
 
 static const char *const state_names[] = {
@@ -345,18 +303,27 @@ flush(struct db *db)
 		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
 }
 
+/* The statement that a set-up step prepares, or NULL. */
+static const struct db_statement *
+prepared_by(const struct db *db, int step)
+{
+	return step < SETUP_PREPARE ? NULL :
+		&db->settings.session->statements[step - SETUP_PREPARE];
+}
+
 static void
 send_setup(struct db *db)
 {
+	const struct db_statement *statement = prepared_by(db, db->setup_step);
 	int			sent;
 
-	if (db->setup_step < SETUP_PREPARE)
-		sent = PQsendQuery(db->conn, setup_texts[db->setup_step]);
+	if (statement)
+		sent = PQsendPrepare(db->conn, statement->name, statement->text, 0,
+							 NULL);
 	else
-		sent = PQsendPrepare(db->conn,
-							 statements[db->setup_step - SETUP_PREPARE].name,
-							 statements[db->setup_step - SETUP_PREPARE].text,
-							 0, NULL);
+		sent = PQsendQuery(db->conn, db->setup_step == SETUP_SESSION ?
+						   db->settings.session->setup :
+						   "SELECT acme_outbox.contract_version()");
 	if (!sent)
 		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
 	else
@@ -377,7 +344,7 @@ static void
 begin_setup(struct db *db, msec_t now)
 {
 	set_state(db, DB_SETUP);
-	if (db->settings.no_setup)
+	if (db->settings.session == NULL)
 	{
 		become_ready(db, now);
 		return;
@@ -437,47 +404,39 @@ check_version(struct db *db, const PGresult *result)
 	db_drop(db, DB_NOT_INSTALLED, text);
 }
 
-/*
- * The other origins are a convenience: a role that may not read that view, or
- * an extension without it, is no failure.
- */
-static bool
-is_optional(int step)
-{
-	return step == SETUP_PREPARE + (int) DB_OTHER_ORIGINS;
-}
-
 static void
 finish_setup_step(struct db *db, PGresult *result, msec_t now)
 {
-	int			step = db->setup_step;
+	const struct db_statement *statement = prepared_by(db, db->setup_step);
 
-	if (db_failed(result) && !is_optional(step))
+	if (db_failed(result) && !(statement && statement->optional))
 		fail_setup(db, result);
-	else if (step == SETUP_VERSION)
+	else if (db->setup_step == SETUP_VERSION)
 		check_version(db, result);
 	PQclear(result);
 	if (db->state != DB_SETUP)
 		return;
-	if (++db->setup_step < (int) SETUP_PREPARE + (int) DB_STATEMENTS)
-	{
+	if (++db->setup_step <
+		SETUP_PREPARE + db->settings.session->statement_count)
 		send_setup(db);
-		return;
-	}
-	become_ready(db, now);
+	else
+		become_ready(db, now);
 }
 
 /* ---- statements ---- */
 
 void
-db_send(struct db *db, enum db_statement statement, int count,
-		const char *const *values, msec_t now)
+db_send(struct db *db, int statement, int count, const char *const *values,
+		msec_t now)
 {
+	const struct db_session *session = db->settings.session;
+
 	set_state(db, DB_BUSY);
 	db->statement = statement;
-	db->deadline = now + DB_ANSWER_TIMEOUT;
-	if (!PQsendQueryPrepared(db->conn, statements[statement].name, count,
-							 values, NULL, NULL, 0))
+	db->sent_at = now;
+	db->deadline = now + session->answer_timeout;
+	if (!PQsendQueryPrepared(db->conn, session->statements[statement].name,
+							 count, values, NULL, NULL, 0))
 		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
 	else
 		flush(db);
@@ -496,9 +455,10 @@ finish_statement(struct db *db, msec_t now)
 	}
 	set_state(db, DB_IDLE);
 	log_debug("statement done",
-			  LOG_TEXT("statement", statements[db->statement].name),
+			  LOG_TEXT("statement",
+					   db->settings.session->statements[db->statement].name),
 			  LOG_NUM("rows", PQntuples(result)),
-			  LOG_NUM("ms", clock_now() - db->deadline + DB_ANSWER_TIMEOUT));
+			  LOG_NUM("ms", clock_now() - db->sent_at));
 	db->deadline = CLOCK_NEVER;
 	db->events.result(db->events.owner, db->statement, result);
 }

@@ -12,14 +12,6 @@
 /* The contract we speak; its neighbours are served too. */
 #define CONTRACT_VERSION	1
 
-/*
- * No statement may take the connection for so long that the lease (30 s,
- * renewed every 10 s) runs out behind it.
- */
-#define DB_STATEMENT_TIMEOUT	15000
-/* Our own bound, should the server not answer at all. */
-#define DB_ANSWER_TIMEOUT		20000
-
 enum db_state
 {
 	DB_DOWN,					/* no connection; retry_at says when to try */
@@ -30,17 +22,21 @@ enum db_state
 	DB_BUSY						/* one statement is under way */
 };
 
-/* Prepared on every connection; the order is that of db.c's texts. */
-enum db_statement
+/* Prepared on every connection; its user knows it by its position. */
+struct db_statement
 {
-	DB_ACQUIRE,
-	DB_RENEW,
-	DB_RELEASE,
-	DB_CLAIM,
-	DB_SETTLE,
-	DB_DUTIES,
-	DB_OTHER_ORIGINS,
-	DB_STATEMENTS
+	const char *name;
+	const char *text;
+	bool		optional;		/* no failure if it cannot be prepared */
+};
+
+/* What a session is made ready for. */
+struct db_session
+{
+	const char *setup;			/* SET, LISTEN; nothing of the extension */
+	const struct db_statement *statements;
+	int			statement_count;
+	msec_t		answer_timeout; /* should the server not answer at all */
 };
 
 /* Why there is no connection, for the exit status. */
@@ -58,15 +54,14 @@ struct db_settings
 	msec_t		connect_timeout;
 	msec_t		reconnect_min;
 	msec_t		reconnect_max;
-	bool		no_setup;		/* not a relay's session: ready as it is */
+	const struct db_session *session;	/* NULL: ready as it is */
 };
 
 struct db_events
 {
 	void		(*up) (void *owner);
 	/* The result is the handler's to clear. */
-	void		(*result) (void *owner, enum db_statement statement,
-						   PGresult *result);
+	void		(*result) (void *owner, int statement, PGresult *result);
 	void		(*notified) (void *owner, const char *payload);
 	void		(*down) (void *owner, enum db_failure failure,
 						 const char *reason);
@@ -87,7 +82,8 @@ struct db
 	char		silent_port[8];
 	PostgresPollingStatusType polling;
 	PGresult   *result;			/* the first of the current statement */
-	enum db_statement statement;
+	int			statement;		/* the one under way */
+	msec_t		sent_at;
 	int			setup_step;
 	int			contract_version;
 	struct backoff backoff;
@@ -103,7 +99,7 @@ void		db_free(struct db *db);
 int			db_poll_fd(struct db *db, struct pollfd *pfd);
 msec_t		db_deadline(const struct db *db);
 void		db_turn(struct db *db, short revents, msec_t now);
-void		db_send(struct db *db, enum db_statement statement, int count,
+void		db_send(struct db *db, int statement, int count,
 					const char *const *values, msec_t now);
 void		db_drop(struct db *db, enum db_failure failure, const char *reason);
 void		db_close(struct db *db);

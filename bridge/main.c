@@ -2,8 +2,8 @@
  * main.c
  *		acme-outbox-bridge: the command line.
  *
- * Commands are few and their options come from config.c's table; here are only
- * the help text around it and the exit statuses.
+ * One table holds the commands with their help; their options come from
+ * config.c's table. Here are also the texts around both, and the exit statuses.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,121 +17,156 @@
 #error "BRIDGE_VERSION comes from the Makefile, which reads the control file"
 #endif
 
+#define PROGRAM		"acme-outbox-bridge"
+
+typedef enum exit_status (*command_run) (struct config *config,
+										 const struct command_line *line);
+
+/* A command that can be given. */
+struct entry
+{
+	enum command id;
+	const char *arguments;		/* beside the settings */
+	const char *purpose;
+	/* One of these. */
+	command_run run;			/* with its settings loaded */
+	enum exit_status (*run_plain) (const struct command_line *line);
+};
+
+static const struct entry commands[] = {
+	{COMMAND_RELAY, "",
+		"sends the entries of one origin to RabbitMQ until it is stopped",
+	relay_run, NULL},
+	{COMMAND_CHECK, " [--topic NAME,...]",
+		"says whether a relay with these options would work; it changes nothing.\n"
+		"           --topic, repeatable, names exchanges to look for",
+	NULL, check_run},
+};
+
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+static const char settings_text[] =
+"Settings: --name VALUE or --name=VALUE; else the variable ACME_OUTBOX_NAME;\n"
+"else the file; else the default. A duration without unit is in seconds.\n"
+"Passwords are taken from variables and files, never from options.\n";
+
+static const char end_text[] =
+"Signals: TERM or INT stops orderly, a second one at once (128 + signal);\n"
+"HUP reloads the configuration file.\n"
+"\n"
+"Exit status:\n"
+"   0  stopped orderly, or --once sent what was due\n"
+"  64  usage or a bad setting\n"
+"  65  the configuration file is missing or wrong\n"
+"  69  at start: database unreachable or login failed\n"
+"  70  internal error\n"
+"  74  at start: the broker refused the login, or TLS with it failed; or stdout is closed\n"
+"  75  --once or a stop could not finish, try again\n"
+"  76  at start: extension missing, or its contract is unknown\n"
+"  77  at start: not permitted, or this copy was not adopted\n"
+"  78  check found something that fails";
+
 static void
 print_help(void)
 {
-	puts("acme-outbox-bridge " BRIDGE_VERSION "\n"
-		 "Drains the acme_outbox of one origin to RabbitMQ, with confirms.\n"
-		 "\n"
-		 "Usage: acme-outbox-bridge relay [options]\n"
-		 "       acme-outbox-bridge check [options] [--topic NAME,...]\n"
-		 "       acme-outbox-bridge --help | --version | --list-settings\n"
-		 "\n"
-		 "relay  sends the entries until it is stopped\n"
-		 "check  says whether a relay with these options would work; it changes "
-		 "nothing.\n"
-		 "       --topic, repeatable, names exchanges to look for\n"
-		 "\n"
-		 "  --config FILE            read \"name = value\" lines (also: "
-		 "ACME_OUTBOX_CONFIG)\n"
-		 "  --dump-config            print the settings in force, passwords "
-		 "masked\n"
-		 "\n"
-		 "Settings: --name VALUE or --name=VALUE; else the variable "
-		 "ACME_OUTBOX_NAME;\n"
-		 "else the file; else the default. A duration without unit is in "
-		 "seconds.\n"
-		 "Passwords are taken from variables and files, never from options.\n");
-	config_help(stdout);
-	puts("\n"
-		 "Signals: TERM or INT stops orderly, a second one at once (128 + "
-		 "signal);\n"
-		 "HUP reloads the configuration file.\n"
-		 "\n"
-		 "Exit status:\n"
-		 "   0  stopped orderly, or --once sent what was due\n"
-		 "  64  usage or a bad setting\n"
-		 "  65  the configuration file is missing or wrong\n"
-		 "  69  at start: database unreachable or login failed\n"
-		 "  70  internal error\n"
-		 "  74  at start: the broker refused the login, or TLS with it failed; or stdout is closed\n"
-		 "  75  --once or a stop could not finish, try again\n"
-		 "  76  at start: extension missing, or its contract is unknown\n"
-		 "  77  at start: not permitted, or this copy was not adopted\n"
-		 "  78  check found something that fails");
+	puts(PROGRAM " " BRIDGE_VERSION "\n"
+		 "Carries events between the acme_outbox of a PostgreSQL database and "
+		 "RabbitMQ.\n");
+	for (size_t i = 0; i < COMMANDS; i++)
+		printf("%s" PROGRAM " %s [options]%s\n", i ? "       " : "Usage: ",
+			   command_name(commands[i].id), commands[i].arguments);
+	puts("       " PROGRAM " COMMAND --help    the command's options\n"
+		 "       " PROGRAM " --help | --version | --list-settings\n");
+	for (size_t i = 0; i < COMMANDS; i++)
+		printf("%-9s  %s\n", command_name(commands[i].id),
+			   commands[i].purpose);
+	printf("\n%s\n", settings_text);
+	puts(end_text);
 }
 
-static int
-complain(const struct config *config, enum exit_status status)
+static void
+print_command_help(const struct entry *entry)
 {
-	fprintf(stderr, "acme-outbox-bridge: %s\n", config->error);
-	return status;
+	const char *name = command_name(entry->id);
+
+	printf("Usage: " PROGRAM " %s [options]%s\n\n%-9s  %s\n\n", name,
+		   entry->arguments, name, entry->purpose);
+	puts("  --config FILE            read \"name = value\" lines (also: "
+		 "ACME_OUTBOX_CONFIG)\n"
+		 "  --dump-config            print the settings in force, passwords "
+		 "masked\n");
+	puts(settings_text);
+	config_help(entry->id, stdout);
+	printf("\n%s\n", end_text);
 }
 
 static bool
-has_word(int argc, char **argv, const char *word)
+has_word(const struct command_line *line, const char *word)
 {
-	for (int i = 0; i < argc; i++)
-		if (strcmp(argv[i], word) == 0)
+	for (int i = 0; i < line->argc; i++)
+		if (strcmp(line->argv[i], word) == 0)
 			return true;
 	return false;
 }
 
-static int
-run_relay(int argc, char **argv)
+static enum exit_status
+run_loaded(command_run run, const struct command_line *line)
 {
-	struct relay_arguments arguments = {argc, argv, BRIDGE_VERSION};
 	struct config config;
-	enum exit_status status;
+	enum exit_status status = config_load(&config, line);
 
-	if (has_word(argc, argv, "--help"))
-	{
-		print_help();
-		return EXIT_OK;
-	}
-	status = config_load(&config, argc, argv);
-	if (status == EXIT_OK && has_word(argc, argv, "--dump-config"))
+	if (status != EXIT_OK)
+		fprintf(stderr, PROGRAM ": %s\n", config.error);
+	else if (has_word(line, "--dump-config"))
 		config_dump(&config, stdout);
-	else if (status == EXIT_OK)
+	else
 	{
 		log_setup((enum log_level) config_number(&config, SET_LOG_LEVEL),
 				  (enum log_format) config_number(&config, SET_LOG_FORMAT));
-		status = relay_run(&config, &arguments);
+		status = run(&config, line);
 	}
-	else
-		complain(&config, status);
 	config_free(&config);
 	return status;
+}
+
+static enum exit_status
+run_command(const struct entry *entry, const struct command_line *line)
+{
+	if (has_word(line, "--help"))
+	{
+		print_command_help(entry);
+		return EXIT_OK;
+	}
+	return entry->run ? run_loaded(entry->run, line) :
+		entry->run_plain(line);
+}
+
+static enum exit_status
+complain(const char *word)
+{
+	fprintf(stderr, PROGRAM ": %s%s%s\nTry: " PROGRAM " --help\n",
+			*word ? "there is no command \"" : "a command is missing", word,
+			*word ? "\"" : "");
+	return EXIT_USAGE;
 }
 
 int
 main(int argc, char **argv)
 {
-	const char *command = argc > 1 ? argv[1] : "";
+	const char *word = argc > 1 ? argv[1] : "";
 
-	if (strcmp(command, "relay") == 0)
-		return run_relay(argc - 2, argv + 2);
-	if (strcmp(command, "check") == 0)
-	{
-		if (has_word(argc, argv, "--help"))
-			print_help();
-		else
-			return check_run(argc - 2, argv + 2, BRIDGE_VERSION);
-		return EXIT_OK;
-	}
-	if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0)
+	for (size_t i = 0; i < COMMANDS; i++)
+		if (strcmp(word, command_name(commands[i].id)) == 0)
+			return run_command(&commands[i], &(struct command_line){
+							   commands[i].id, argc - 2, argv + 2,
+							   BRIDGE_VERSION});
+	if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)
 		print_help();
-	else if (strcmp(command, "--version") == 0)
-		puts("acme-outbox-bridge " BRIDGE_VERSION);
-	else if (strcmp(command, "--list-settings") == 0)
+	else if (strcmp(word, "--version") == 0)
+		puts(PROGRAM " " BRIDGE_VERSION);
+	else if (strcmp(word, "--list-settings") == 0)
 		config_list(stdout);
 	else
-	{
-		fprintf(stderr, "acme-outbox-bridge: %s%s%s\n"
-				"Try: acme-outbox-bridge --help\n",
-				*command ? "there is no command \"" : "a command is missing",
-				command, *command ? "\"" : "");
-		return EXIT_USAGE;
-	}
+		return complain(word);
 	return EXIT_OK;
 }

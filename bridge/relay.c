@@ -84,7 +84,7 @@ reload(struct relay *r)
 	const char *needs_restart = NULL;
 	int			changed;
 
-	if (config_load(&fresh, r->arguments->argc, r->arguments->argv) != EXIT_OK)
+	if (config_load(&fresh, r->line) != EXIT_OK)
 	{
 		log_error("configuration not reloaded, the old values stay",
 				  LOG_TEXT("reason", fresh.error));
@@ -197,11 +197,11 @@ make_name(struct relay *r)
 }
 
 enum exit_status
-relay_run(struct config *config, const struct relay_arguments *arguments)
+relay_run(struct config *config, const struct command_line *line)
 {
 	struct relay relay = {
 		.config = config,
-		.arguments = arguments,
+		.line = line,
 		.state = RELAY_OFFLINE,
 		.not_ready_since = CLOCK_NEVER,
 		.started_at = clock_now(),
@@ -212,7 +212,7 @@ relay_run(struct config *config, const struct relay_arguments *arguments)
 	r->summary_at = r->summary_since + relay_span(r, SET_SUMMARY_INTERVAL);
 	make_name(r);
 	signals_setup();
-	log_info("relay starting", LOG_TEXT("version", arguments->version),
+	log_info("relay starting", LOG_TEXT("version", line->version),
 			 LOG_TEXT("origin", config_text(config, SET_ORIGIN)),
 			 LOG_TEXT("relay", r->name), LOG_NUM("contract", CONTRACT_VERSION));
 	claims_init(&r->claims, config_text(config, SET_ORIGIN));

@@ -28,7 +28,7 @@ relay_send_claim(struct relay *r, msec_t now)
 	snprintf(bytes, sizeof(bytes), "%lld",
 			 (long long) config_number(r->config, SET_CLAIM_BYTES));
 	r->notified = false;
-	db_send(&r->db, DB_CLAIM, 4, values, now);
+	db_send(&r->db, STATEMENT_CLAIM, 4, values, now);
 }
 
 /* May another claim be held in memory, and would the publisher take it? */
@@ -102,7 +102,7 @@ relay_send_other_origins(struct relay *r, msec_t now)
 
 	r->list_origins = false;
 	r->origins_listed = true;
-	db_send(&r->db, DB_OTHER_ORIGINS, 1, values, now);
+	db_send(&r->db, STATEMENT_OTHER_ORIGINS, 1, values, now);
 }
 
 /* Whoever started a relay with the wrong origin wants to know. */

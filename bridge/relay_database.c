@@ -14,6 +14,53 @@
 #include "log.h"
 
 /*
+ * No statement may take the connection for so long that the lease (30 s,
+ * renewed every 10 s) runs out behind it.
+ */
+#define STATEMENT_TIMEOUT	15000
+/* Our own bound, should the server not answer at all. */
+#define ANSWER_TIMEOUT		20000
+
+#define STRINGIFY(x)		#x
+#define TO_STRING(x)		STRINGIFY(x)
+
+static const struct db_statement statements[STATEMENTS] = {
+	[STATEMENT_ACQUIRE] = {"acquire",
+	"SELECT epoch, lease_ms FROM acme_outbox.relay_acquire($1, $2)", false},
+	[STATEMENT_RENEW] = {"renew", "SELECT acme_outbox.relay_renew($1, $2)", false},
+	[STATEMENT_RELEASE] = {"release", "SELECT acme_outbox.relay_release($1, $2)",
+	false},
+	[STATEMENT_CLAIM] = {"claim", CLAIM_SQL, false},
+	[STATEMENT_SETTLE] = {"settle",
+		"SELECT id, expected, found FROM acme_outbox.settle($1, $2, "
+		"$3::bigint[], $4::text[]::acme_outbox.settle_outcome[], "
+		"array_fill(NULL::smallint, ARRAY[cardinality($3::bigint[])]), "
+	"$5::text[])", false},
+	[STATEMENT_DUTIES] = {"duties",
+	"SELECT duty, result, affected FROM acme_outbox.run_due_duties()", false},
+	/* a convenience: a role may lack the right, an extension the view */
+	[STATEMENT_OTHER_ORIGINS] = {"other origins",
+		"SELECT origin, pending FROM acme_outbox.outbox_backlog "
+	"WHERE origin <> $1 AND pending > 0 ORDER BY pending DESC LIMIT 10", true},
+};
+
+/*
+ * The session commits asynchronously: claim() hardens itself, and a settle
+ * that is lost in a server crash only sends duplicates. Compiling a statement
+ * (JIT) can take seconds, during which nothing could be claimed or settled.
+ */
+static const struct db_session session = {
+	.setup = "SET synchronous_commit = off;"
+	"SET statement_timeout = " TO_STRING(STATEMENT_TIMEOUT) ";"
+	"SET jit = off;"
+	"SET default_transaction_isolation = 'read committed';"
+	"LISTEN acme_outbox",
+	.statements = statements,
+	.statement_count = STATEMENTS,
+	.answer_timeout = ANSWER_TIMEOUT,
+};
+
+/*
  * The lease comes first. Then whatever keeps the publisher busy: a claim if it
  * has nothing to send, else a settle, else a claim ahead.
  */
@@ -24,7 +71,7 @@ next_active_statement(struct relay *r, msec_t now)
 	struct claim *ripe = claims_to_settle(&r->claims, false, now);
 
 	if (now >= r->renew_at)
-		relay_send_lease_call(r, DB_RENEW, now);
+		relay_send_lease_call(r, STATEMENT_RENEW, now);
 	else if (claim && r->claims.waiting == 0)
 		relay_send_claim(r, now);
 	else if (ripe && relay_send_settle(r, ripe, now))
@@ -36,7 +83,7 @@ next_active_statement(struct relay *r, msec_t now)
 	else if (now >= r->duty_at)
 	{
 		r->duty_at = now + relay_span(r, SET_DUTY_INTERVAL);
-		db_send(&r->db, DB_DUTIES, 0, NULL, now);
+		db_send(&r->db, STATEMENT_DUTIES, 0, NULL, now);
 	}
 }
 
@@ -48,11 +95,11 @@ next_stopping_statement(struct relay *r, msec_t now)
 	if (r->epoch[0] == '\0')
 		relay_begin_closing(r, now);
 	else if (now >= r->renew_at)
-		relay_send_lease_call(r, DB_RENEW, now);
+		relay_send_lease_call(r, STATEMENT_RENEW, now);
 	else if (ripe && relay_send_settle(r, ripe, now))
 		return;
 	else if (r->claims.rows == 0)
-		relay_send_lease_call(r, DB_RELEASE, now);
+		relay_send_lease_call(r, STATEMENT_RELEASE, now);
 }
 
 void
@@ -143,35 +190,35 @@ handle_duties(const PGresult *result)
 }
 
 static void
-on_result(void *owner, enum db_statement statement, PGresult *result)
+on_result(void *owner, int statement, PGresult *result)
 {
 	struct relay *r = owner;
 	msec_t		now = clock_now();
 
-	switch (statement)
+	switch ((enum relay_statement) statement)
 	{
-		case DB_ACQUIRE:
+		case STATEMENT_ACQUIRE:
 			relay_handle_acquire(r, result, now);
 			break;
-		case DB_RENEW:
+		case STATEMENT_RENEW:
 			relay_handle_renew(r, result, now);
 			break;
-		case DB_RELEASE:
+		case STATEMENT_RELEASE:
 			relay_handle_release(r, result, now);
 			break;
-		case DB_CLAIM:
+		case STATEMENT_CLAIM:
 			relay_handle_claim(r, result, now);
 			return;				/* it keeps or clears the result */
-		case DB_SETTLE:
+		case STATEMENT_SETTLE:
 			relay_handle_settle(r, result, now);
 			break;
-		case DB_DUTIES:
+		case STATEMENT_DUTIES:
 			handle_duties(result);
 			break;
-		case DB_OTHER_ORIGINS:
+		case STATEMENT_OTHER_ORIGINS:
 			relay_handle_other_origins(r, result);
 			break;
-		case DB_STATEMENTS:
+		case STATEMENTS:
 			break;
 	}
 	PQclear(result);
@@ -264,6 +311,7 @@ relay_make_db(struct relay *r)
 		.connect_timeout = relay_span(r, SET_CONNECT_TIMEOUT),
 		.reconnect_min = relay_span(r, SET_RECONNECT_MIN),
 		.reconnect_max = relay_span(r, SET_RECONNECT_MAX),
+		.session = &session,
 	};
 	struct db_events events = {on_db_up, on_result, on_notified, on_db_down, r};
 

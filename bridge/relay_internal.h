@@ -22,10 +22,23 @@ enum relay_state
 	RELAY_DONE
 };
 
+/* Prepared on every connection; the texts are in relay_database.c. */
+enum relay_statement
+{
+	STATEMENT_ACQUIRE,
+	STATEMENT_RENEW,
+	STATEMENT_RELEASE,
+	STATEMENT_CLAIM,
+	STATEMENT_SETTLE,
+	STATEMENT_DUTIES,
+	STATEMENT_OTHER_ORIGINS,
+	STATEMENTS
+};
+
 struct relay
 {
 	struct config *config;
-	const struct relay_arguments *arguments;
+	const struct command_line *line;
 	enum relay_state state;
 	char		name[RELAY_NAME_MAX];
 	struct db	db;
@@ -74,7 +87,7 @@ bool		relay_is_once(const struct relay *r);
 /* relay_lease.c */
 void		relay_set_lease(struct relay *r, msec_t until);
 void		relay_send_acquire(struct relay *r, msec_t now);
-void		relay_send_lease_call(struct relay *r, enum db_statement statement,
+void		relay_send_lease_call(struct relay *r, enum relay_statement statement,
 								  msec_t now);
 void		relay_lose_lease(struct relay *r, const char *reason, msec_t now);
 void		relay_handle_acquire(struct relay *r, const PGresult *result,

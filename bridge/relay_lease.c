@@ -34,11 +34,11 @@ relay_send_acquire(struct relay *r, msec_t now)
 	const char *values[] = {config_text(r->config, SET_ORIGIN), r->name};
 
 	r->asked_at = now;
-	db_send(&r->db, DB_ACQUIRE, 2, values, now);
+	db_send(&r->db, STATEMENT_ACQUIRE, 2, values, now);
 }
 
 void
-relay_send_lease_call(struct relay *r, enum db_statement statement, msec_t now)
+relay_send_lease_call(struct relay *r, enum relay_statement statement, msec_t now)
 {
 	const char *values[] = {config_text(r->config, SET_ORIGIN), r->epoch};
 

@@ -141,7 +141,7 @@ relay_make_publisher(struct relay *r)
 		.uri = r->config->uri,
 		.tls = config_tls(r->config),
 		.connection_name = r->name,
-		.version = r->arguments->version,
+		.version = r->line->version,
 		.connect_timeout = relay_span(r, SET_CONNECT_TIMEOUT),
 		.heartbeat = relay_span(r, SET_HEARTBEAT),
 		.reconnect_min = relay_span(r, SET_RECONNECT_MIN),

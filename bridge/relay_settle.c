@@ -35,7 +35,7 @@ relay_send_settle(struct relay *r, struct claim *claim, msec_t now)
 		values[3] = buffer_text(&outcomes);
 		values[4] = buffer_text(&errors);
 		r->settling = claim;
-		db_send(&r->db, DB_SETTLE, 5, values, now);
+		db_send(&r->db, STATEMENT_SETTLE, 5, values, now);
 	}
 	buffer_free(&ids);
 	buffer_free(&outcomes);

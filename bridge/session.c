@@ -50,7 +50,7 @@ session_open(struct session *s, const struct db_settings *settings)
 	struct db_events events = {.up = on_up, .down = on_down, .owner = s};
 
 	memset(s, 0, sizeof(*s));
-	plain.no_setup = true;
+	plain.session = NULL;
 	s->timeout = settings->connect_timeout;
 	db_init(&s->db, &plain, &events);
 	while (!s->up && s->db.wants_connection)

@@ -57,6 +57,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct config config;
 	char	   *words[WORDS_MAX + 1];
+	struct command_line line = {COMMAND_RELAY, 0, words + 2, "fuzz"};
 	char		path[32];
 	char	   *text;
 	int			count;
@@ -68,7 +69,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	text[size - 1] = '\0';
 	count = data[0] & 1 ? file_of(text, words, path) : words_of(text, words);
 	/* the program and the command are main()'s */
-	if (config_load(&config, count - 2, words + 2) == EXIT_OK)
+	line.argc = count - 2;
+	if (config_load(&config, &line) == EXIT_OK)
 		for (int i = 0; i < SETTINGS; i++)
 		{
 			(void) config_text(&config, (enum setting) i);

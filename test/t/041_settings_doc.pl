@@ -52,24 +52,29 @@ same_rows('extension', \%real, \%written);
 is(scalar(grep { length $_->[5] < 20 } @rows), 0, 'extension: each is explained');
 my %extension_default = map { $_->[0] => $_->[1] } @rows;
 
-# The range and SIGHUP come from --help, the rest from --list-settings.
+# The range and SIGHUP come from the commands' --help, the rest from --list-settings.
 my ($list, $help) = map { scalar qx{'$bridge' $_} } '--list-settings', '--help';
 is($?, 0, 'the bridge prints its settings');
-my %more;
-while ($help =~ /^  --([a-z-]+) .*\n +default: [^\n(,]*(?: \(([^)]*)\))?(, reloaded by SIGHUP)?$/mg)
+my (%more, %helped_by);
+for my $command ($help =~ /^(?:Usage:|      ) acme-outbox-bridge ([a-z]+) \[options\]/mg)
 {
-	my ($name, $range, $reload) = ($1, $2 // '', $3 ? 'yes' : '');
-	$more{$name} = $range =~ s/\|/, /gr . " | $reload";
+	my $text = qx{'$bridge' $command --help};
+	while ($text =~ /^  --([a-z-]+) .*\n +default: [^\n(,]*(?: \(([^)]*)\))?(, reloaded by SIGHUP)?$/mg)
+	{
+		my ($name, $range, $reload) = ($1, $2 // '', $3 ? 'yes' : '');
+		$more{$name} = $range =~ s/\|/, /gr . " | $reload";
+		push @{ $helped_by{$name} }, $command;
+	}
 }
 %real = map {
-	my ($name, $variable, $default) = split /\t/, $_, -1;
-	$name => "$variable | $default | " . ($more{$name} // '?')
+	my ($name, $variable, $default, $commands) = split /\t/, $_, -1;
+	$name => "$variable | $default | " . ($more{$name} // '?') . " | $commands"
 } split /\n/, $list;
 @rows = $settings->table('setting | variable');
-%written = map { $_->[0] => join ' | ', @{$_}[ 1 .. 4 ] } @rows;
+%written = map { $_->[0] => join ' | ', @{$_}[ 1 .. 5 ] } @rows;
 is(scalar @rows, scalar keys %written, 'bridge: no name twice');
 same_rows('bridge', \%real, \%written);
-is(scalar(grep { length $_->[5] < 20 } @rows), 0, 'bridge: each is explained');
+is(scalar(grep { length $_->[6] < 20 } @rows), 0, 'bridge: each is explained');
 
 # The README's tables are part of these.
 for my $row ($readme->table('extension'))

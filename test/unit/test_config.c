@@ -49,17 +49,19 @@ write_file(const char *text)
 }
 
 static enum exit_status
-load_into(struct config *c, char **argv)
+load_into(struct config *c, enum command command, char **argv)
 {
-	int			argc = 0;
+	struct command_line line = {command, 0, argv, "test"};
 
-	while (argv[argc])
-		argc++;
+	while (argv[line.argc])
+		line.argc++;
 	config_free(c);
-	return config_load(c, argc, argv);
+	return config_load(c, &line);
 }
 
-#define load(...) load_into(&config, (char *[]){__VA_ARGS__, NULL})
+#define load_as(command, ...) \
+	load_into(&config, command, (char *[]){__VA_ARGS__, NULL})
+#define load(...) load_as(COMMAND_RELAY, __VA_ARGS__)
 
 static void
 assert_error(enum exit_status got, enum exit_status expected, const char *part)
@@ -370,13 +372,45 @@ reload_takes_only_what_may_change(void **state)
 
 	(void) state;
 	assert_int_equal(load("--origin=a"), EXIT_OK);
-	assert_int_equal(load_into(&fresh, (char *[]){"--origin=a",
+	assert_int_equal(load_into(&fresh, COMMAND_RELAY, (char *[]){"--origin=a",
 					 "--claim-rows=7", "--window=8", NULL}), EXIT_OK);
 	assert_int_equal(config_reload(&config, &fresh, &needs_restart), 1);
 	assert_int_equal(config_number(&config, SET_CLAIM_ROWS), 7);
 	assert_int_equal(config_number(&config, SET_WINDOW), 1000);
 	assert_string_equal(needs_restart, "window");
 	config_free(&fresh);
+}
+
+/*
+ * Of another command: a mistake as a flag, passed over where commands may share
+ * it, and not shown.
+ */
+static void
+settings_of_other_commands(void **state)
+{
+	char		text[8192] = "";
+	FILE	   *out = fmemopen(text, sizeof(text), "w");
+
+	(void) state;
+	assert_error(load_as(COMMAND_REPROCESS, "--window=7"), EXIT_USAGE,
+				 "option --window is not for \"reprocess\"");
+	write_file("window = 7\nheartbeat = 5s\n");
+	setenv("ACME_OUTBOX_ORIGIN", "elsewhere", 1);
+	setenv("ACME_OUTBOX_POLL_INTERVAL", "not even a duration", 1);
+	assert_int_equal(load_as(COMMAND_REPROCESS, "--config", path), EXIT_OK);
+	unsetenv("ACME_OUTBOX_ORIGIN");
+	unsetenv("ACME_OUTBOX_POLL_INTERVAL");
+	assert_int_equal(config_number(&config, SET_HEARTBEAT), 5000);
+	assert_int_equal(config_number(&config, SET_WINDOW), 1000);
+	assert_null(config_text(&config, SET_ORIGIN));
+	config_dump(&config, out);
+	config_help(COMMAND_REPROCESS, out);
+	fclose(out);
+	assert_non_null(strstr(text, "heartbeat = 5s"));
+	assert_null(strstr(text, "window"));
+	write_file("windows = 7\n");
+	assert_error(load_as(COMMAND_REPROCESS, "--config", path), EXIT_CONFIG_FILE,
+				 "no setting \"windows\"");
 }
 
 /* Every setting has a name, a help text and a default within its own range. */
@@ -396,7 +430,7 @@ table_is_complete(void **state)
 
 		for (char *c = line; *c; c++)
 			tabs += *c == '\t';
-		assert_int_equal(tabs, 3);
+		assert_int_equal(tabs, 4);
 		assert_non_null(strstr(line, "\tACME_OUTBOX_"));
 		lines++;
 	}
@@ -425,6 +459,7 @@ main(void)
 		T(dump_masks_passwords),
 		T(tls_settings),
 		T(reload_takes_only_what_may_change),
+		T(settings_of_other_commands),
 		T(table_is_complete),
 	};
 
