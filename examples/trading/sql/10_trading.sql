@@ -32,9 +32,12 @@ CREATE TABLE trading.deal (
 	trader_id   text NOT NULL,
 	customer_id text NOT NULL,
 	currency    text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
-	status      trading.deal_status NOT NULL DEFAULT 'DRAFT'
+	status      trading.deal_status NOT NULL DEFAULT 'DRAFT',
+	changed_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE trading.deal IS 'the aggregate: its row lock serialises all changes to a deal';
+COMMENT ON COLUMN trading.deal.changed_at IS
+	'not before the deal''s last event, and before its next: for projections (EVENTS.md)';
 
 CREATE TABLE trading.purchase (
 	id          text PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -159,6 +162,15 @@ COMMENT ON FUNCTION trading.publish(text, text, jsonb, text, text, text) IS
  * Deals
  */
 
+/* touch_deal(deal_id) returns void: after an event of the deal was published. */
+CREATE FUNCTION trading.touch_deal(deal_id text) RETURNS void
+LANGUAGE sql VOLATILE
+AS $$
+	UPDATE trading.deal d SET changed_at = clock_timestamp() WHERE d.id = deal_id
+$$;
+COMMENT ON FUNCTION trading.touch_deal(text) IS
+	'note that an event of the deal was published';
+
 /*
  * create_deal(request) returns text: the deal's id
  *
@@ -177,6 +189,7 @@ BEGIN
 	PERFORM trading.publish('trading.deal.created', deal.id, jsonb_build_object(
 		'dealId', deal.id, 'traderId', deal.trader_id, 'customerId', deal.customer_id,
 		'currency', deal.currency));
+	PERFORM trading.touch_deal(deal.id);
 	RETURN deal.id;
 END
 $$;
@@ -239,7 +252,9 @@ BEGIN
 	UPDATE trading.deal d SET status = derived WHERE d.id = deal_id AND d.status <> derived;
 	IF FOUND AND derived = 'INVOICED' THEN
 		PERFORM trading.publish('trading.deal.invoiced', deal_id,
-			jsonb_build_object('dealId', deal_id));
+				trading.deal_payload(d, '1.0.0'))
+			FROM trading.deal d WHERE d.id = deal_id;
+		PERFORM trading.touch_deal(deal_id);
 	END IF;
 	RETURN derived;
 END
@@ -247,14 +262,12 @@ $$;
 COMMENT ON FUNCTION trading.refresh_deal(text) IS
 	'derive a deal''s status again; publishes trading.deal.invoiced when it comes to that';
 
-/* Payload of trading.deal.locked; version 2 tells the two amounts apart. */
-CREATE FUNCTION trading.locked_payload(deal trading.deal, schema_version text) RETURNS jsonb
+/* The whole deal, as its events tell of it; version 2 tells the two amounts apart. */
+CREATE FUNCTION trading.deal_payload(deal trading.deal, schema_version text) RETURNS jsonb
 LANGUAGE sql STABLE
 AS $$
 	SELECT jsonb_build_object('dealId', deal.id, 'traderId', deal.trader_id,
-			'customerId', deal.customer_id, 'currency', deal.currency,
-			'sources', jsonb_agg(jsonb_build_object('sourceType', s.source_type,
-				'sourceId', s.id, 'amount', s.amount) ORDER BY s.source_type, s.id))
+			'customerId', deal.customer_id, 'currency', deal.currency)
 		|| CASE WHEN schema_version LIKE '1.%'
 			THEN jsonb_build_object('amount', sum(
 				CASE s.source_type WHEN 'sale' THEN s.amount ELSE -s.amount END))
@@ -264,8 +277,18 @@ AS $$
 			END
 	FROM trading.source s WHERE s.deal_id = deal.id
 $$;
-COMMENT ON FUNCTION trading.locked_payload(trading.deal, text) IS
-	'payload of trading.deal.locked, in a version of its schema';
+COMMENT ON FUNCTION trading.deal_payload(trading.deal, text) IS
+	'payload of a locked deal''s events, in a version of its schema';
+
+/* What accounting invoices. */
+CREATE FUNCTION trading.sources_of(deal_id text) RETURNS jsonb
+LANGUAGE sql STABLE
+AS $$
+	SELECT jsonb_agg(jsonb_build_object('sourceType', s.source_type, 'sourceId', s.id,
+		'amount', s.amount) ORDER BY s.source_type, s.id)
+	FROM trading.source s WHERE s.deal_id = sources_of.deal_id
+$$;
+COMMENT ON FUNCTION trading.sources_of(text) IS 'a deal''s purchases and sales, as JSON';
 
 /*
  * lock_deal(deal_id, schema_version) returns void
@@ -289,9 +312,11 @@ BEGIN
 		PERFORM trading.refuse(409, 'DEAL_EMPTY', format('deal %s has no purchase and no sale', deal_id));
 	END IF;
 	PERFORM trading.publish('trading.deal.locked', deal.id,
-		trading.locked_payload(deal, schema_version),
+		trading.deal_payload(deal, schema_version)
+			|| jsonb_build_object('sources', trading.sources_of(deal.id)),
 		routing_key => 'trading.deal.locked.v' || split_part(schema_version, '.', 1),
 		schema_version => schema_version);
+	PERFORM trading.touch_deal(deal.id);
 END
 $$;
 COMMENT ON FUNCTION trading.lock_deal(text, text) IS
