@@ -35,6 +35,7 @@ CREATE TABLE acme_outbox.outbox_entry (
 	attempts        smallint NOT NULL DEFAULT 0,
 	holds           smallint NOT NULL DEFAULT 0,
 	lanes_done      smallint NOT NULL DEFAULT 0,
+	redacted        boolean NOT NULL DEFAULT false,
 	origin          text NOT NULL,
 	topic           text NOT NULL,
 	routing_key     text,
@@ -78,7 +79,9 @@ COMMENT ON COLUMN acme_outbox.outbox_entry.attempts IS
 COMMENT ON COLUMN acme_outbox.outbox_entry.holds IS
 	'unroutable or nacked publishes in a row; not charged';
 COMMENT ON COLUMN acme_outbox.outbox_entry.lanes_done IS
-	'lanes already confirmed, as bits: 1 business';
+	'lanes already confirmed, as bits: 1 business, 2 audit';
+COMMENT ON COLUMN acme_outbox.outbox_entry.redacted IS
+	'what redaction_rule names was cut out of the payload: it cannot be sent again';
 COMMENT ON COLUMN acme_outbox.outbox_entry.topic IS 'exchange';
 COMMENT ON COLUMN acme_outbox.outbox_entry.message_key IS
 	'aggregate id; entries of one key keep their order, NULL is unordered';

@@ -40,6 +40,20 @@ CREATE TRIGGER entry_given_up AFTER UPDATE ON acme_outbox.outbox_entry
 		OR (NEW.status IN ('PUBLISHED', 'ARCHIVED') AND NEW.next_attempt_at IS NOT NULL))
 	EXECUTE FUNCTION acme_outbox.entry_given_up();
 
+CREATE FUNCTION acme_outbox.entry_over() RETURNS trigger
+LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'acme_outbox_entry_over';
+COMMENT ON FUNCTION acme_outbox.entry_over() IS
+	'trigger: an entry published or archived by hand is redacted';
+
+/* settle() redacts by itself; who sets PUBLISHED by hand hardly changes all it does. */
+CREATE TRIGGER entry_over AFTER UPDATE ON acme_outbox.outbox_entry
+	FOR EACH ROW WHEN (NEW.status IN ('PUBLISHED', 'ARCHIVED') AND NOT NEW.redacted
+		AND OLD.status <> NEW.status
+		AND NOT (OLD.status = 'PUBLISHING' AND NEW.status = 'PUBLISHED' AND NEW.claim_id IS NULL
+				 AND OLD.published_at IS NULL AND NEW.published_at IS NOT NULL))
+	EXECUTE FUNCTION acme_outbox.entry_over();
+
 /*
  * At commit: what a claim held back meanwhile is woken too.  settle() clears claim_id;
  * who sets PUBLISHED by hand hardly does.

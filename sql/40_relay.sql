@@ -22,7 +22,8 @@ CREATE TYPE acme_outbox.claimed_entry AS (
 	attempts     integer,
 	lanes_done   smallint,
 	mandatory    boolean,
-	last_error   text
+	last_error   text,
+	audit_payload text
 );
 COMMENT ON TYPE acme_outbox.claimed_entry IS 'an entry handed to the relay';
 
@@ -71,6 +72,7 @@ COMMENT ON FUNCTION acme_outbox.relay_release(text, bigint) IS 'hand the lease o
  *	 Marks the next entries PUBLISHING and returns them in id order.  P 1 phase 1,
  *	 G 5.2.  Run it as a statement of its own: send only after it committed.
  *	 max_rows   1 to 10000; max_bytes  payload bytes at most (one entry always fits)
+ *	 audit_payload is what the audit lane is to get; NULL: the payload itself.  P 5.1.
  *	 Result: no rows when there is nothing to send, or another session of the origin
  *	 is claiming.
  *	 Errors: OX101 fenced, OX102 not granted, OX104 not READ COMMITTED, 22004 null.
@@ -91,6 +93,7 @@ COMMENT ON FUNCTION acme_outbox.claim(text, bigint, integer, bigint) IS
  *
  *	 The same for FAILED entries, oldest failure first, for a dead-letter copy
  *	 (G 6.3); settled ARCHIVED they are done, settled otherwise they are FAILED again.
+ *	 The payload of an event with a redaction rule comes redacted.
  */
 CREATE FUNCTION acme_outbox.claim_failed(origin text, epoch bigint, max_rows integer)
 RETURNS SETOF acme_outbox.claimed_entry
@@ -106,7 +109,8 @@ COMMENT ON FUNCTION acme_outbox.claim_failed(text, bigint, integer) IS
  * settle(epoch, claim_id, ids, outcomes, lanes, errors) returns (id, expected, found)
  *
  *	 Records what became of entries of a claim.  P 1 phase 3, G 6.
- *	 ids, outcomes, lanes, errors  aligned arrays; lanes and errors may hold nulls
+ *	 ids, outcomes, lanes, errors  aligned arrays; lanes and errors may hold nulls;
+ *	 lanes are bits that are done now: 1 business, 2 audit
  *	 Result: only entries that were not settled: found is the status someone else
  *	 gave them, GONE, or LOCKED (still in the claim: settle again).
  *	 Errors: OX101 fenced, OX102 not granted, OX105 arguments.

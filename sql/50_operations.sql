@@ -135,6 +135,7 @@ AS $$
 			min(b.id) FILTER (WHERE b.status = 'PENDING' AND b.next_attempt_at IS NULL) AS untouched
 		FROM acme_outbox.outbox_entry b
 		WHERE b.status IN ('PENDING', 'PUBLISHING', 'FAILED') AND b.message_key IS NOT NULL
+		  AND b.lanes_done & 1 = 0
 		GROUP BY b.origin, b.message_key
 	), found AS (
 		SELECT e.origin, e.id,

@@ -14,7 +14,7 @@ CREATE VIEW acme_outbox.outbox AS
 SELECT e.origin, e.id, e.event_id, e.status, e.hold_reason, e.entry_type, e.event_name,
 	   e.topic, e.routing_key, e.message_key, e.tenant_id, e.trace_id, e.traceparent,
 	   e.created_at, e.next_attempt_at, e.published_at, e.failed_at,
-	   e.attempts, e.holds, e.lanes_done, e.claim_id, c.claimed_by, c.claimed_at,
+	   e.attempts, e.holds, e.lanes_done, e.redacted, e.claim_id, c.claimed_by, c.claimed_at,
 	   e.last_error, e.headers, e.payload
 FROM acme_outbox.outbox_entry e
 LEFT JOIN acme_outbox.outbox_claim c ON c.claim_id = e.claim_id;
@@ -65,8 +65,8 @@ COMMENT ON VIEW acme_outbox.origin_position IS
 CREATE FUNCTION acme_outbox.backlog()
 RETURNS TABLE (
 	origin text, pending bigint, oldest_age interval, retry bigint, unroutable bigint,
-	nacked bigint, key_held bigint, scheduled bigint, paused bigint, publishing bigint,
-	failed bigint, next_due timestamptz, relay text, relay_active boolean,
+	nacked bigint, key_held bigint, scheduled bigint, paused bigint, audit_only bigint,
+	publishing bigint, failed bigint, next_due timestamptz, relay text, relay_active boolean,
 	relay_seen_at timestamptz, lease_expires_at timestamptz, skipped integer,
 	blocking_pid integer, blocking_age interval)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -80,7 +80,7 @@ AS $$
 SELECT o.origin,
 	   u.entries + w.waiting AS pending,
 	   clock_timestamp() - least(u.oldest, w.oldest, f.oldest) AS oldest_age,
-	   w.retry, w.unroutable, w.nacked, w.key_held, w.scheduled, w.paused,
+	   w.retry, w.unroutable, w.nacked, w.key_held, w.scheduled, w.paused, w.audit_only,
 	   f.publishing, d.failed, w.next_due,
 	   o.relay, o.lease_alive AS relay_active, o.renewed_at AS relay_seen_at,
 	   o.expires_at AS lease_expires_at,
@@ -124,6 +124,7 @@ CROSS JOIN LATERAL (
 		   count(*) FILTER (WHERE e.hold_reason = 'KEY') AS key_held,
 		   count(*) FILTER (WHERE e.hold_reason = 'SCHEDULED') AS scheduled,
 		   count(*) FILTER (WHERE e.hold_reason = 'PAUSED') AS paused,
+		   count(*) FILTER (WHERE e.lanes_done & 1 = 1) AS audit_only,
 		   min(e.next_attempt_at) FILTER (WHERE e.next_attempt_at < 'infinity') AS next_due,
 		   min(e.created_at) FILTER (WHERE e.hold_reason IS DISTINCT FROM 'SCHEDULED'
 			   OR e.next_attempt_at <= clock_timestamp()) AS oldest
@@ -168,6 +169,8 @@ COMMENT ON COLUMN acme_outbox.outbox_backlog.retry IS
 	'wait after a refusal for their own fault';
 COMMENT ON COLUMN acme_outbox.outbox_backlog.key_held IS
 	'wait for an earlier entry of their key';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.audit_only IS
+	'of those that wait: have arrived, and only their audit copy is missing';
 COMMENT ON COLUMN acme_outbox.outbox_backlog.publishing IS
 	'handed to a relay and not settled yet';
 COMMENT ON COLUMN acme_outbox.outbox_backlog.next_due IS
@@ -263,7 +266,8 @@ FROM in_flight f
 UNION ALL
 SELECT w.origin, w.event_id, w.id, w.topic, w.routing_key, w.message_key,
 	   w.status, w.hold_reason,
-	   CASE w.hold_reason
+	   CASE WHEN w.lanes_done & 1 = 1 THEN 'It has arrived, only its audit copy is missing.  ' ELSE '' END
+	   || CASE w.hold_reason
 			WHEN 'UNROUTABLE' THEN 'The exchange is missing, no queue is bound for the routing key, or the broker forbids it.'
 			WHEN 'NACKED' THEN 'The broker would not take it; a queue may be full.'
 			WHEN 'KEY' THEN 'An earlier entry of its key waits or is in flight.'
@@ -295,7 +299,8 @@ FROM locked k
 UNION ALL
 SELECT g.origin, g.event_id, g.id, g.topic, g.routing_key, g.message_key,
 	   g.status, g.hold_reason,
-	   'It was given up' || CASE WHEN g.attempts > 0
+	   CASE WHEN g.lanes_done & 1 = 1 THEN 'It has arrived; its audit copy was given up'
+			ELSE 'It was given up' END || CASE WHEN g.attempts > 0
 			THEN ' after ' || g.attempts || ' refusals for its own fault' ELSE '' END
 	   || CASE WHEN g.next_attempt_at = 'infinity' THEN '; its key waits for it.' ELSE '.' END,
 	   g.failed_at, g.next_attempt_at, g.attempts, g.holds, NULL, g.last_error,
@@ -325,7 +330,8 @@ COMMENT ON COLUMN acme_outbox.outbox_stuck.since IS
 CREATE VIEW acme_outbox.outbox_failed AS
 SELECT e.origin, e.id, e.event_id, e.entry_type, e.event_name, e.topic, e.routing_key,
 	   e.message_key, e.tenant_id, e.trace_id, e.created_at, e.failed_at, e.attempts,
-	   coalesce(e.next_attempt_at = 'infinity', false) AS blocks_key, e.last_error
+	   coalesce(e.next_attempt_at = 'infinity', false) AS blocks_key,
+	   e.lanes_done & 1 = 1 AS audit_only, e.last_error
 FROM acme_outbox.outbox_entry e
 WHERE e.failed_at IS NOT NULL AND e.status = 'FAILED';
 
@@ -333,6 +339,8 @@ COMMENT ON VIEW acme_outbox.outbox_failed IS
 	'entries that were given up; they stay until somebody deals with them';
 COMMENT ON COLUMN acme_outbox.outbox_failed.blocks_key IS
 	'later entries of its key wait for it (failed_key_policy = block)';
+COMMENT ON COLUMN acme_outbox.outbox_failed.audit_only IS
+	'the event has arrived, its audit copy has not: retry() sends no more than that';
 
 /*
  * worker_status: this database's worker always, and those of other databases.

@@ -22,6 +22,11 @@
 #define MAX_SHORT_STRING 255
 #define MAX_HEADER_DEPTH 32
 
+/* bits of lanes_done: where an entry has arrived */
+#define LANE_BUSINESS 1
+#define LANE_AUDIT 2
+#define LANES_ALL (LANE_BUSINESS | LANE_AUDIT)
+
 /*
  * SQLSTATEs of class OX, documented in docs/errors.md.  OX0xx: publish;
  * OX1xx: relay; OX2xx: inbox, handlers, parked messages; OX3xx: idempotency keys;
@@ -43,6 +48,8 @@
 #define ERRCODE_OX_NOT_ADOPTED MAKE_SQLSTATE('O', 'X', '1', '0', '3')
 #define ERRCODE_OX_CLAIM_CONTEXT MAKE_SQLSTATE('O', 'X', '1', '0', '4')
 #define ERRCODE_OX_SETTLE_ARGUMENT MAKE_SQLSTATE('O', 'X', '1', '0', '5')
+#define ERRCODE_OX_REDACTION_PATH MAKE_SQLSTATE('O', 'X', '1', '0', '6')
+#define ERRCODE_OX_REDACTED MAKE_SQLSTATE('O', 'X', '1', '0', '7')
 #define ERRCODE_OX_INBOX MAKE_SQLSTATE('O', 'X', '2', '0', '1')
 #define ERRCODE_OX_HANDLER MAKE_SQLSTATE('O', 'X', '2', '0', '2')
 #define ERRCODE_OX_ENVELOPE MAKE_SQLSTATE('O', 'X', '2', '0', '3')

@@ -285,7 +285,7 @@ lock_origin(const char *origin, int64 epoch, Lease *lease)
 
 static void
 claim_begin(Claim *claim, const Lease *lease, TupleDesc desc, int max_rows,
-			int64 max_bytes)
+			int64 max_bytes, bool for_dead_letters)
 {
 	memset(claim, 0, sizeof(*claim));
 	claim->rows_left = max_rows;
@@ -296,7 +296,7 @@ claim_begin(Claim *claim, const Lease *lease, TupleDesc desc, int max_rows,
 	row_list_init(&claim->held, 16);
 	row_list_init(&claim->skipped, 16);
 	entries_open(&claim->table, lease->origin);
-	handout_begin(&claim->handout, desc, max_rows);
+	handout_begin(&claim->handout, desc, max_rows, for_dead_letters);
 }
 
 /* Under S: the cursor, and whose keys are in flight elsewhere. */
@@ -468,7 +468,7 @@ claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max
 	ArrayType  *left_open = takeover_release(lease);
 	Claim		claim;
 
-	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, max_bytes);
+	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, max_bytes, false);
 	claim_look(&claim, lease, left_open);
 	if (claim.cursor.is_new && takeover_release_orphans(lease) > 0)
 		claim_look(&claim, lease, left_open);
@@ -493,7 +493,7 @@ claim_failed(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows)
 	EntryScan	scan;
 	int64		now = GetCurrentTimestamp();
 
-	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, PG_INT64_MAX);
+	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, PG_INT64_MAX, true);
 	entries_take_snapshot(&claim.table);
 	entry_scan_begin(&scan, &claim.table, INDEX_FAILED, NULL, 0);
 	while (!claim_is_full(&claim) && entry_scan_next(&scan))

@@ -204,6 +204,14 @@ entry_int64(TupleTableSlot *slot, AttrNumber column)
 	return DatumGetInt64(slot_getattr(slot, column, &isnull));
 }
 
+int16
+entry_int16(TupleTableSlot *slot, AttrNumber column)
+{
+	bool		isnull;
+
+	return DatumGetInt16(slot_getattr(slot, column, &isnull));
+}
+
 Oid
 entry_enum(TupleTableSlot *slot, AttrNumber column)
 {
@@ -251,6 +259,15 @@ entry_maybe_locked(TupleTableSlot *slot)
 	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
 
 	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
+}
+
+/*
+ * The business lane has it, only another lane is missing: for its key's order it is over.
+ */
+bool
+entry_has_arrived(TupleTableSlot *slot)
+{
+	return (entry_int16(slot, ENTRY_LANES_DONE) & LANE_BUSINESS) != 0;
 }
 
 ArrayType *

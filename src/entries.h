@@ -18,7 +18,7 @@ enum
 	ENTRY_XID = 1, ENTRY_ID, ENTRY_CLAIM_ID, ENTRY_PUBLISHED_AT,
 	ENTRY_NEXT_ATTEMPT_AT, ENTRY_FAILED_AT, ENTRY_CREATED_AT, ENTRY_EVENT_ID,
 	ENTRY_STATUS, ENTRY_HOLD_REASON, ENTRY_TYPE, ENTRY_ATTEMPTS, ENTRY_HOLDS,
-	ENTRY_LANES_DONE, ENTRY_ORIGIN, ENTRY_TOPIC, ENTRY_ROUTING_KEY,
+	ENTRY_LANES_DONE, ENTRY_REDACTED, ENTRY_ORIGIN, ENTRY_TOPIC, ENTRY_ROUTING_KEY,
 	ENTRY_MESSAGE_KEY, ENTRY_EVENT_NAME, ENTRY_TENANT_ID, ENTRY_TRACE_ID,
 	ENTRY_TRACEPARENT, ENTRY_HEADERS, ENTRY_PAYLOAD, ENTRY_PAYLOAD_HASH,
 	ENTRY_LAST_ERROR
@@ -79,11 +79,13 @@ extern void entry_finder_begin(EntryScan *finder, EntryTable *table);
 extern bool entry_find(EntryScan *finder, int64 id);
 
 extern int64 entry_int64(TupleTableSlot *slot, AttrNumber column);
+extern int16 entry_int16(TupleTableSlot *slot, AttrNumber column);
 extern Oid	entry_enum(TupleTableSlot *slot, AttrNumber column);
 extern bool entry_is_null(TupleTableSlot *slot, AttrNumber column);
 extern char *entry_string(TupleTableSlot *slot, AttrNumber column);
 extern Size entry_bytes(TupleTableSlot *slot);
 extern bool entry_maybe_locked(TupleTableSlot *slot);
+extern bool entry_has_arrived(TupleTableSlot *slot);
 
 extern ArrayType *tid_array(const ItemPointerData *tids, int n);
 extern ArrayType *int64_array(const int64 *values, int n);

@@ -176,8 +176,8 @@ may_show_name(const char *name)
 	return *p == '\0';
 }
 
-static void
-check_event_name(const char *name)
+void
+envelope_check_event_name(const char *name)
 {
 	if (name == NULL || strlen(name) > MAX_SHORT_STRING ||
 		!(is_pascal_case(name) || is_dotted(name)))
@@ -288,7 +288,7 @@ check_payload(const char *payload, int len)
 void
 envelope_check(const Envelope *envelope)
 {
-	check_event_name(envelope->event_name);
+	envelope_check_event_name(envelope->event_name);
 	check_kind(envelope->kind);
 	check_aggregate(envelope->aggregate);
 	check_schema_version(envelope->schema_version);

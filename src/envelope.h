@@ -27,5 +27,6 @@ typedef struct Envelope
 extern void envelope_render(StringInfo out, const Envelope *envelope);
 extern void envelope_new_event_id(pg_uuid_t *id, TimestampTz now);
 extern void envelope_check(const Envelope *envelope);
+extern void envelope_check_event_name(const char *name);
 
 #endif							/* ACME_OUTBOX_ENVELOPE_H */

@@ -5,6 +5,9 @@
  * A row is copied once, from the scan that found it, into the form in which it is
  * returned; the UPDATE that marks it returns no more than its id.  What the update
  * did not mark, because someone changed it in between, is not handed out.
+ *
+ * For an event with a redaction rule the audit lane gets a text of its own, and a
+ * dead-letter copy nothing but that.
  */
 #include "acme_outbox.h"
 
@@ -14,6 +17,7 @@
 #include "entries.h"
 #include "handout.h"
 #include "plans.h"
+#include "redaction.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
@@ -24,7 +28,7 @@ enum
 	OUT_CLAIM_ID, OUT_ID, OUT_EVENT_ID, OUT_ENTRY_TYPE, OUT_EVENT_NAME, OUT_TOPIC,
 	OUT_ROUTING_KEY, OUT_MESSAGE_KEY, OUT_TENANT_ID, OUT_TRACE_ID, OUT_TRACEPARENT,
 	OUT_HEADERS, OUT_PAYLOAD, OUT_CREATED_AT, OUT_ATTEMPTS, OUT_LANES_DONE,
-	OUT_MANDATORY, OUT_LAST_ERROR, OUT_COLUMNS
+	OUT_MANDATORY, OUT_LAST_ERROR, OUT_AUDIT_PAYLOAD, OUT_COLUMNS
 };
 
 /* where each comes from; 0: made here */
@@ -65,7 +69,7 @@ new_claim_id(void)
 }
 
 void
-handout_begin(Handout *handout, TupleDesc desc, int room)
+handout_begin(Handout *handout, TupleDesc desc, int room, bool for_dead_letters)
 {
 	bool		isnull;
 
@@ -74,6 +78,7 @@ handout_begin(Handout *handout, TupleDesc desc, int room)
 	handout->rows = palloc(sizeof(HandoutRow) * room);
 	handout->count = 0;
 	handout->room = room;
+	handout->for_dead_letters = for_dead_letters;
 	plan_run(&optional_topics_plan, NULL, NULL, SPI_OK_SELECT);
 	handout->optional_topics = DatumGetArrayTypeP(SPI_getbinval(SPI_tuptable->vals[0],
 																SPI_tuptable->tupdesc, 1, &isnull));
@@ -105,6 +110,26 @@ jsonb_as_text(Datum value)
 	return CStringGetTextDatum(JsonbToCString(NULL, &jb->root, VARSIZE(jb)));
 }
 
+/* What the lanes may not carry is cut out of the copy that they get. */
+static void
+redact(const Handout *handout, Datum *values, bool *nulls)
+{
+	List	   *paths = NIL;
+	text	   *redacted;
+
+	nulls[OUT_AUDIT_PAYLOAD] = true;
+	if (redaction_has_rules())
+		paths = redaction_paths(TextDatumGetCString(values[OUT_EVENT_NAME]));
+	if (paths == NIL)
+		return;
+	values[OUT_PAYLOAD] = PointerGetDatum(DatumGetTextPP(values[OUT_PAYLOAD]));
+	redacted = redaction_apply(paths, DatumGetTextPP(values[OUT_PAYLOAD]));
+	nulls[OUT_AUDIT_PAYLOAD] = false;
+	values[OUT_AUDIT_PAYLOAD] = redacted ? PointerGetDatum(redacted) : values[OUT_PAYLOAD];
+	if (handout->for_dead_letters)
+		values[OUT_PAYLOAD] = values[OUT_AUDIT_PAYLOAD];
+}
+
 void
 handout_add(Handout *handout, TupleTableSlot *slot)
 {
@@ -122,6 +147,7 @@ handout_add(Handout *handout, TupleTableSlot *slot)
 	if (!nulls[OUT_HEADERS])
 		values[OUT_HEADERS] = jsonb_as_text(values[OUT_HEADERS]);
 	values[OUT_MANDATORY] = BoolGetDatum(is_mandatory(handout, values[OUT_TOPIC]));
+	redact(handout, values, nulls);
 	added->id = DatumGetInt64(values[OUT_ID]);
 	added->row = heap_form_tuple(handout->desc, values, nulls);
 }

@@ -21,12 +21,14 @@ typedef struct Handout
 	TupleDesc	desc;
 	int64		claim_id;
 	ArrayType  *optional_topics;	/* not published as mandatory */
+	bool		for_dead_letters;	/* a copy that must not hold what is ruled */
 	HandoutRow *rows;
 	int			count;
 	int			room;
 } Handout;
 
-extern void handout_begin(Handout *handout, TupleDesc desc, int room);
+extern void handout_begin(Handout *handout, TupleDesc desc, int room,
+						  bool for_dead_letters);
 extern void handout_add(Handout *handout, TupleTableSlot *slot);
 extern void handout_return(Handout *handout, const int64 *marked, int n,
 						   Tuplestorestate *result);

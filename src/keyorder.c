@@ -122,6 +122,9 @@ keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now,
 	Oid			reason = entry_enum(slot, ENTRY_HOLD_REASON);
 	int64		due = entry_int64(slot, ENTRY_NEXT_ATTEMPT_AT);
 
+	if (entry_has_arrived(slot))
+		return WAIT_ASIDE;
+
 	/*
 	 * FAILED under failed_key_policy = block stays here until it is resolved, also
 	 * while it is claimed for a copy; a held row given up by hand, without

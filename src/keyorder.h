@@ -37,7 +37,7 @@ typedef enum WaitKind
 {
 	WAIT_READY,					/* due, or held only by its key */
 	WAIT_NOT_DUE,				/* blocks what comes after it */
-	WAIT_ASIDE					/* scheduled, or not ours: blocks nobody */
+	WAIT_ASIDE					/* scheduled, arrived, or not ours: blocks nobody */
 } WaitKind;
 
 extern void keyorder_begin(KeyOrder *order, EntryTable *table, int64 now,

@@ -103,10 +103,7 @@ lane_skipped(Claim *claim)
 static bool
 is_on_trial(TupleTableSlot *slot)
 {
-	bool		isnull;
-
-	return DatumGetInt16(slot_getattr(slot, ENTRY_ATTEMPTS, &isnull)) > 0 ||
-		DatumGetInt16(slot_getattr(slot, ENTRY_HOLDS, &isnull)) > 0;
+	return entry_int16(slot, ENTRY_ATTEMPTS) > 0 || entry_int16(slot, ENTRY_HOLDS) > 0;
 }
 
 /*
@@ -151,7 +148,7 @@ offer_due(Claim *claim, TupleTableSlot *slot, int *budget)
 	int64		id = entry_int64(slot, ENTRY_ID);
 	KeyState   *state;
 
-	if (key == NULL)
+	if (key == NULL || entry_has_arrived(slot))
 	{
 		Offer		offer = claim_offer(claim, slot, false);
 

@@ -6,7 +6,7 @@
  * message's own fault, is charged an attempt.  What the topology or a full queue did
  * to it waits by a count of its own, and an unknown outcome is due at once.  An entry
  * that was claimed as FAILED, for its dead-letter copy, stays FAILED until the copy
- * is confirmed.
+ * is confirmed.  Nor does it block its key once the business lane has it.
  */
 #include "acme_outbox.h"
 
@@ -35,6 +35,13 @@ outcome_parse(Datum label)
 	elog(ERROR, "unrecognized outcome: %s", name);
 }
 
+/* Nothing more will be sent of an entry after it. */
+bool
+outcome_is_final(Outcome outcome, bool was_failed)
+{
+	return outcome == OUTCOME_ARCHIVED || (outcome == OUTCOME_PUBLISHED && !was_failed);
+}
+
 /*
  * The status an entry has after the outcome; PENDING stands for a rejected one as
  * well, which may have become FAILED.
@@ -42,7 +49,7 @@ outcome_parse(Datum label)
 const char *
 outcome_status(Outcome outcome, bool was_failed)
 {
-	if (outcome == OUTCOME_ARCHIVED || (outcome == OUTCOME_PUBLISHED && !was_failed))
+	if (outcome_is_final(outcome, was_failed))
 		return outcome_names[outcome];
 	return was_failed ? "FAILED" : "PENDING";
 }
@@ -53,6 +60,12 @@ wait_for(NewState *state, const char *reason, TimestampTz at)
 	state->status = "PENDING";
 	state->reason = reason;
 	state->next_attempt_at = at;
+}
+
+static bool
+blocks_key(const EntryHistory *past, const Policy *policy)
+{
+	return policy->failed_key_policy == FAILED_KEY_BLOCK && !past->arrived;
 }
 
 /* The message's own fault: charged (G 6.2). */
@@ -68,7 +81,7 @@ state_rejected(const EntryHistory *past, const Policy *policy, TimestampTz now, 
 	}
 	state->status = "FAILED";
 	state->failed_at = now;
-	if (policy->failed_key_policy == FAILED_KEY_BLOCK)
+	if (blocks_key(past, policy))
 		state->next_attempt_at = DT_NOEND;
 }
 
@@ -90,7 +103,7 @@ state_failed_again(Outcome outcome, const EntryHistory *past, const Policy *poli
 	state->status = "FAILED";
 	state->failed_at = now;
 	state->reason = NULL;
-	if (policy->failed_key_policy == FAILED_KEY_BLOCK)
+	if (blocks_key(past, policy))
 		state->next_attempt_at = DT_NOEND;
 	else if (outcome != OUTCOME_RELEASED)
 	{

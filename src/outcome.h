@@ -26,6 +26,7 @@ typedef struct EntryHistory
 	int			attempts;
 	int			holds;
 	bool		was_failed;		/* claimed by claim_failed */
+	bool		arrived;		/* the business lane has it; blocks no key */
 } EntryHistory;
 
 typedef struct NewState
@@ -41,6 +42,7 @@ typedef struct NewState
 extern const char *outcome_name(Outcome outcome);
 extern Outcome outcome_parse(Datum label);
 extern const char *outcome_status(Outcome outcome, bool was_failed);
+extern bool outcome_is_final(Outcome outcome, bool was_failed);
 extern void outcome_next_state(Outcome outcome, const EntryHistory *history,
 							   const Policy *policy, TimestampTz now, NewState *state);
 

@@ -10,6 +10,9 @@
  * The common outcome, PUBLISHED, is one UPDATE for all rows; the others are worked
  * out here, row by row, because each has its own wait.  Settling twice is safe: an
  * entry that already is what was asked for counts as settled.
+ *
+ * An event with a redaction rule is rewritten when it is over, PUBLISHED or ARCHIVED,
+ * and not before: a retry must send it whole.  Of its errors only the code is kept.
  */
 #include "acme_outbox.h"
 
@@ -18,6 +21,7 @@
 #include "executor/spi.h"
 #include "keyorder.h"
 #include "plans.h"
+#include "redaction.h"
 #include "settle.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -51,15 +55,26 @@ static KeptPlan published_plan = {
 	3, {TIDARRAYOID, INT8OID, INT2OID}
 };
 
+static KeptPlan published_redacted_plan = {
+	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHED', claim_id = NULL,"
+	" published_at = clock_timestamp(), lanes_done = lanes_done | $3, last_error = NULL,"
+	" payload = $4, redacted = true"
+	" WHERE ctid = $1 AND claim_id = $2 AND status = 'PUBLISHING'",
+	4, {TIDOID, INT8OID, INT2OID, TEXTOID}
+};
+
+#define ONE_PLAN_ARGS 11
+
 static KeptPlan one_plan = {
 	"UPDATE acme_outbox.outbox_entry SET claim_id = NULL,"
 	" status = $3::text::acme_outbox.entry_status, next_attempt_at = $4,"
 	" hold_reason = $5::text::acme_outbox.hold_reason, attempts = $6, holds = $7,"
 	" failed_at = $8, lanes_done = lanes_done | $9,"
-	" last_error = coalesce($10, last_error)"
+	" last_error = coalesce($10, last_error), payload = coalesce($11, payload),"
+	" redacted = redacted OR $11 IS NOT NULL"
 	" WHERE ctid = $1 AND claim_id = $2 AND status = 'PUBLISHING'",
-	10, {TIDOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TEXTOID, INT2OID, INT2OID,
-	TIMESTAMPTZOID, INT2OID, TEXTOID}
+	ONE_PLAN_ARGS, {TIDOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TEXTOID, INT2OID, INT2OID,
+	TIMESTAMPTZOID, INT2OID, TEXTOID, TEXTOID}
 };
 
 /* ---- reading ---- */
@@ -99,17 +114,32 @@ is_ours(EntryTable *table, TupleTableSlot *slot, int64 claim_id)
 		entry_int64(slot, ENTRY_CLAIM_ID) == claim_id;
 }
 
+/* What an event's rules ask for: of its errors a code, of its payload the rest. */
+static void
+redact(TupleTableSlot *slot, SettleRow *row)
+{
+	List	   *paths = redaction_paths(entry_string(slot, ENTRY_EVENT_NAME));
+	Datum		payload;
+	bool		isnull;
+
+	if (paths == NIL)
+		return;
+	payload = slot_getattr(slot, ENTRY_PAYLOAD, &isnull);
+	if (outcome_is_final(row->outcome, row->past.was_failed))
+		row->redacted = redaction_apply(paths, DatumGetTextPP(payload));
+	row->error = redaction_error(row->error);
+}
+
 static void
 read_row(EntryTable *table, TupleTableSlot *slot, int64 claim_id, SettleRow *row)
 {
-	bool		isnull;
-
 	row->tid = slot->tts_tid;
 	row->key = entry_string(slot, ENTRY_MESSAGE_KEY);
 	row->topic = entry_string(slot, ENTRY_TOPIC);
-	row->past.attempts = DatumGetInt16(slot_getattr(slot, ENTRY_ATTEMPTS, &isnull));
-	row->past.holds = DatumGetInt16(slot_getattr(slot, ENTRY_HOLDS, &isnull));
+	row->past.attempts = entry_int16(slot, ENTRY_ATTEMPTS);
+	row->past.holds = entry_int16(slot, ENTRY_HOLDS);
 	row->past.was_failed = !entry_is_null(slot, ENTRY_FAILED_AT);
+	row->past.arrived = entry_has_arrived(slot) || (row->lanes & LANE_BUSINESS) != 0;
 	if (!is_ours(table, slot, claim_id))
 	{
 		row->found = FOUND_MOVED;
@@ -119,6 +149,8 @@ read_row(EntryTable *table, TupleTableSlot *slot, int64 claim_id, SettleRow *row
 		row->found = FOUND_LOCKED;
 	else
 		row->found = FOUND_OURS;
+	if (row->found == FOUND_OURS && redaction_has_rules())
+		redact(slot, row);
 }
 
 static void
@@ -163,7 +195,7 @@ static bool
 is_published_with(const SettleRow *row, int16 lanes)
 {
 	return row->found == FOUND_OURS && row->outcome == OUTCOME_PUBLISHED &&
-		!row->past.was_failed && row->lanes == lanes;
+		!row->past.was_failed && row->lanes == lanes && row->redacted == NULL;
 }
 
 static void
@@ -215,14 +247,28 @@ settle_published(int64 claim_id, SettleRow *rows, int n)
 		}
 }
 
+/* With a new payload each; only for events with a redaction rule. */
+static void
+settle_published_redacted(int64 claim_id, SettleRow *row)
+{
+	Datum		args[] = {PointerGetDatum(&row->tid), Int64GetDatum(claim_id),
+	Int16GetDatum(row->lanes), PointerGetDatum(row->redacted)};
+
+	row->changed = row->key_is_free =
+		plan_run(&published_redacted_plan, args, NULL, SPI_OK_UPDATE) == 1;
+	if (!row->changed)
+		row->found = FOUND_MOVED;
+}
+
 /* ---- the other outcomes, one by one ---- */
 
 static bool
 write_state(int64 claim_id, const SettleRow *row, const NewState *state)
 {
-	char		nulls[] = "          ";
-	Datum		args[10] = {0};
+	char		nulls[ONE_PLAN_ARGS];
+	Datum		args[ONE_PLAN_ARGS] = {0};
 
+	memset(nulls, ' ', sizeof(nulls));
 	args[0] = PointerGetDatum(&row->tid);
 	args[1] = Int64GetDatum(claim_id);
 	args[2] = CStringGetTextDatum(state->status);
@@ -239,6 +285,8 @@ write_state(int64 claim_id, const SettleRow *row, const NewState *state)
 	if (row->error)
 		args[9] = CStringGetTextDatum(row->error);
 	nulls[9] = row->error ? ' ' : 'n';
+	args[10] = PointerGetDatum(row->redacted);
+	nulls[10] = row->redacted ? ' ' : 'n';
 	return plan_run(&one_plan, args, nulls, SPI_OK_UPDATE) == 1;
 }
 
@@ -268,8 +316,9 @@ settle_one(int64 claim_id, SettleRow *row, TimestampTz now)
 		row->found = FOUND_MOVED;
 	else if (strcmp(state.status, "FAILED") == 0 && !row->past.was_failed)
 		report_given_up(row);
-	row->key_is_free = row->changed && strcmp(state.status, "PENDING") != 0 &&
-		state.next_attempt_at != DT_NOEND;
+	row->key_is_free = row->changed &&
+		(row->past.arrived || (strcmp(state.status, "PENDING") != 0 &&
+							   state.next_attempt_at != DT_NOEND));
 }
 
 static void
@@ -279,8 +328,16 @@ settle_others(int64 claim_id, SettleRow *rows, int n)
 	int			i;
 
 	for (i = 0; i < n; i++)
-		if (rows[i].found == FOUND_OURS && !rows[i].changed)
-			settle_one(claim_id, &rows[i], now);
+	{
+		SettleRow  *row = &rows[i];
+
+		if (row->found != FOUND_OURS || row->changed)
+			continue;
+		if (row->outcome == OUTCOME_PUBLISHED && !row->past.was_failed)
+			settle_published_redacted(claim_id, row);
+		else
+			settle_one(claim_id, row, now);
+	}
 }
 
 /* ---- afterwards ---- */

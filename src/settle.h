@@ -30,6 +30,7 @@ typedef struct SettleRow
 	ItemPointerData tid;
 	char	   *key;
 	char	   *topic;
+	text	   *redacted;		/* payload to store instead; NULL: as it is */
 	EntryHistory past;
 	/* what was done */
 	bool		changed;

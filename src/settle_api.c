@@ -18,7 +18,6 @@
 
 PG_FUNCTION_INFO_V1(acme_outbox_settle);
 
-#define LANE_BUSINESS 1
 #define MAX_ERROR_BYTES 1000
 #define NO_CLAIM 0				/* claim ids are odd */
 
@@ -81,6 +80,8 @@ read_arguments(FunctionCallInfo fcinfo, int *n)
 		rows[i].outcome = outcome_parse(outcomes[i]);
 		rows[i].lanes = lane_nulls[i] ? default_lanes(rows[i].outcome) :
 			DatumGetInt16(lanes[i]);
+		if ((rows[i].lanes & ~LANES_ALL) != 0)
+			bad_arguments("Lanes are bits: 1 business, 2 audit.");
 		rows[i].error = error_nulls[i] ? NULL : clip_error(errors[i]);
 	}
 	settle_sort(rows, *n);

@@ -113,7 +113,8 @@ takeover_block_keys(KeyOrder *order, const ArrayType *left_open)
 	entry_finder_begin(&finder, order->table);
 	for (i = 0; i < n; i++)
 		if (entry_find(&finder, ids[i]) &&
-			entry_enum(finder.slot, ENTRY_STATUS) == order->table->status_publishing)
+			entry_enum(finder.slot, ENTRY_STATUS) == order->table->status_publishing &&
+			!entry_has_arrived(finder.slot))
 			keyorder_block(order, entry_string(finder.slot, ENTRY_MESSAGE_KEY), PG_INT64_MIN);
 	entry_scan_end(&finder);
 }

@@ -48,7 +48,7 @@ END $$;
 
 -- settle labels (separated by spaces; * is all that the current relay has in flight); what was not settled, or ok
 CREATE FUNCTION t.settle(o text, labels text, outcome acme_outbox.settle_outcome,
-	error text DEFAULT NULL) RETURNS text LANGUAGE plpgsql SET client_min_messages = error AS $$
+	error text DEFAULT NULL, lanes integer DEFAULT NULL) RETURNS text LANGUAGE plpgsql SET client_min_messages = error AS $$
 DECLARE
 	batch record;
 	difference record;
@@ -65,7 +65,7 @@ BEGIN
 			SELECT e.routing_key, s.*
 			FROM acme_outbox.settle(batch.epoch, batch.claim_id, batch.ids,
 				array_fill(outcome, ARRAY[cardinality(batch.ids)]),
-				array_fill(NULL::smallint, ARRAY[cardinality(batch.ids)]),
+				array_fill(lanes::smallint, ARRAY[cardinality(batch.ids)]),
 				array_fill(error, ARRAY[cardinality(batch.ids)])) s
 			LEFT JOIN acme_outbox.outbox_entry e ON e.origin = o AND e.id = s.id
 			ORDER BY s.id

@@ -24,6 +24,7 @@ is($bridge->wait_exit, 'signal 9', 'a relay of the source died');
 is($source->in_status('PUBLISHING'), 20, 'with some in flight');
 $source->publish(30, first => 121);
 $broker->drain;
+$source->sql("SELECT acme_outbox.redact_event('UserInvited', 'payload.token')");
 
 my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
 $source->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
@@ -36,6 +37,8 @@ $copy->command_ok([ 'pg_restore', '--exit-on-error', '-d', 'postgres', $dump ], 
 
 my $counts = 'SELECT status, count(*) FROM acme_outbox.outbox_entry GROUP BY 1 ORDER BY 1';
 is($copy->sql($counts), $source->sql($counts), 'the copy has the same events');
+is($copy->sql("SELECT acme_outbox.redacted('UserInvited', '{\"body\":{\"payload\":{\"token\":1}}}')"),
+	'{"body":{"payload":{}}}', 'and the same redaction rules');
 for my $table (qw(outbox_cursor outbox_claim relay_lease outbox_origin))
 {
 	is($copy->sql("SELECT count(*) FROM acme_outbox.$table"), 0, "$table did not travel");
