@@ -427,6 +427,14 @@ $$;
 COMMENT ON FUNCTION trading.find_line_items_for_update(text[]) IS
 	'lock line items until the transaction ends, in the order of their ids';
 
+/* shortage(line_item_id, requested, available) returns text: for people. */
+CREATE FUNCTION trading.shortage(line_item_id text, requested numeric, available numeric)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT format('line item %s: %s asked for, %s left', line_item_id, requested, available) $$;
+COMMENT ON FUNCTION trading.shortage(text, numeric, numeric) IS
+	'a line item has less than was asked for; for people';
+
 /*
  * check_availability(lines) returns void
  *
@@ -446,8 +454,8 @@ BEGIN
 			FROM unnest(ids) id WHERE id <> ALL (found)));
 	END IF;
 	/* A statement of its own: its snapshot is younger than the locks. */
-	SELECT string_agg(format('line item %s: %s asked for, %s left', l.line_item_id, l.quantity,
-			i.quantity - sold.quantity), '; ' ORDER BY i.id)
+	SELECT string_agg(trading.shortage(i.id, l.quantity, i.quantity - sold.quantity), '; '
+			ORDER BY i.id)
 		INTO short
 		FROM unnest(lines) l
 		JOIN trading.purchase_line_item i ON i.id = l.line_item_id
@@ -511,20 +519,26 @@ $$;
 COMMENT ON FUNCTION trading.create_sale(jsonb) IS 'create a sale; returns its id';
 
 /*
- * try_place_sale(sale_id, request) returns (status, response)
+ * try_step(step, sale_id, request) returns (status, response)
  *
- *	 place_sale, with refusals as an answer: 201, 404, 409 or 422.  What was refused leaves
- *	 nothing, and no lock.
+ *	 A step of creating a sale, with refusals as an answer: 404, 409 or 422.  What was
+ *	 refused leaves nothing, and no lock.
+ *	 step  place: place_sale(), 201; reserve: reserve_sale() of 12_trading_saga.sql, 202
  */
-CREATE FUNCTION trading.try_place_sale(sale_id text, request jsonb,
+CREATE FUNCTION trading.try_step(step text, sale_id text, request jsonb,
 	OUT status integer, OUT response jsonb)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
 	detail text;
 BEGIN
-	PERFORM trading.place_sale(sale_id, request);
-	status := 201;
+	IF step = 'place' THEN
+		PERFORM trading.place_sale(sale_id, request);
+		status := 201;
+	ELSE
+		PERFORM trading.reserve_sale(sale_id, request);
+		status := 202;
+	END IF;
 	response := jsonb_build_object('saleId', sale_id);
 EXCEPTION
 	WHEN SQLSTATE 'TR404' OR SQLSTATE 'TR409' OR SQLSTATE 'TR422' THEN
@@ -536,8 +550,8 @@ EXCEPTION
 		response := jsonb_build_object('code', 'ID_IN_USE', 'detail', 'sale ' || sale_id);
 END
 $$;
-COMMENT ON FUNCTION trading.try_place_sale(text, jsonb) IS
-	'place a sale; a refusal is an HTTP status and a body';
+COMMENT ON FUNCTION trading.try_step(text, text, jsonb) IS
+	'a step of creating a sale; a refusal is an HTTP status and a body';
 
 /* How requests for sales are called where idempotency keys are kept. */
 CREATE FUNCTION trading.sales_endpoint() RETURNS text
@@ -547,12 +561,56 @@ COMMENT ON FUNCTION trading.sales_endpoint() IS
 	'endpoint that a sale''s idempotency key belongs to';
 
 /*
+ * begin_request(idempotency_key, request, in_flight_ttl) returns (status, response, execution)
+ *
+ *	 Has the request been answered before?  status NULL: no; run it, then end_request().
+ *	 P 2.2.
+ */
+CREATE FUNCTION trading.begin_request(idempotency_key text, request jsonb,
+	in_flight_ttl interval DEFAULT '60 seconds',
+	OUT status integer, OUT response jsonb, OUT execution uuid)
+LANGUAGE sql VOLATILE
+AS $$
+	SELECT b.status,
+		CASE WHEN b.status IS NOT NULL
+			THEN coalesce(b.response, jsonb_build_object('code', b.code)) END,
+		b.execution
+	FROM acme_outbox.idempotency_begin(trading.sales_endpoint(), idempotency_key, request,
+		in_flight_ttl => in_flight_ttl) b
+$$;
+COMMENT ON FUNCTION trading.begin_request(text, jsonb, interval) IS
+	'the answer that a request has had, or none: run it';
+
+/*
+ * end_request(idempotency_key, status, response, execution) returns void
+ *
+ *	 Keeps an answer for those who ask again; but not a 503, which may come out otherwise.
+ */
+CREATE FUNCTION trading.end_request(idempotency_key text, status integer, response jsonb,
+	execution uuid)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+	IF status = 503 THEN
+		PERFORM acme_outbox.idempotency_abandon(trading.sales_endpoint(), idempotency_key,
+			execution => execution);
+	ELSE
+		PERFORM acme_outbox.idempotency_complete(trading.sales_endpoint(), idempotency_key,
+			status, response, execution => execution);
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION trading.end_request(text, integer, jsonb, uuid) IS
+	'keep an answer for those who ask again';
+
+/*
  * create_sale_request(idempotency_key, request) returns (status, response)
  *
  *	 What an HTTP layer calls, in a transaction of its own with the tenant set.
  *	 idempotency_key  the header's; NULL: none   request  as create_sale's
  *	 Result: 201 {saleId}; 404, 409 and 422 {code, detail}; 409 {code} for a key in flight
- *	 or used for another request.  P 2.2.
+ *	 or used for another request.
  *	 Safe to repeat: with a key.  The answer, a refusal too, stays the same.
  */
 CREATE FUNCTION trading.create_sale_request(idempotency_key text, request jsonb,
@@ -560,19 +618,15 @@ CREATE FUNCTION trading.create_sale_request(idempotency_key text, request jsonb,
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-	begun record;
+	execution uuid;
 BEGIN
-	SELECT * INTO begun FROM acme_outbox.idempotency_begin(trading.sales_endpoint(),
-		idempotency_key, request);
-	IF begun.decision NOT IN ('execute', 'bypass') THEN
-		status := begun.status;
-		response := coalesce(begun.response, jsonb_build_object('code', begun.code));
-		RETURN;
+	SELECT b.* INTO status, response, execution
+		FROM trading.begin_request(idempotency_key, request) b;
+	IF status IS NULL THEN
+		SELECT t.* INTO status, response FROM trading.try_step('place',
+			coalesce(request ->> 'id', gen_random_uuid()::text), request) t;
+		PERFORM trading.end_request(idempotency_key, status, response, execution);
 	END IF;
-	SELECT p.* INTO status, response FROM trading.try_place_sale(
-		coalesce(request ->> 'id', gen_random_uuid()::text), request) p;
-	PERFORM acme_outbox.idempotency_complete(trading.sales_endpoint(), idempotency_key,
-		status, response);
 END
 $$;
 COMMENT ON FUNCTION trading.create_sale_request(text, jsonb) IS
@@ -695,6 +749,16 @@ $$;
 COMMENT ON FUNCTION trading.on_invoice_processed(jsonb) IS
 	'handler: a purchase or sale was invoiced';
 
+/* ---------------------------------------------------------------------------------------
+ * What must hold
+ */
+
+CREATE VIEW trading.oversold WITH (security_invoker = true) AS
+	SELECT i.tenant_id, i.id AS line_item_id, i.quantity, sum(l.quantity) AS sold
+	FROM trading.purchase_line_item i JOIN trading.sale_line l ON l.line_item_id = i.id
+	GROUP BY i.id HAVING sum(l.quantity) > i.quantity;
+COMMENT ON VIEW trading.oversold IS 'line items sold beyond their quantity; always empty';
+
 RESET ROLE;
 
 /* ---------------------------------------------------------------------------------------
@@ -704,8 +768,8 @@ RESET ROLE;
 GRANT SELECT, INSERT, UPDATE ON trading.deal, trading.purchase, trading.purchase_line_item,
 	trading.sale TO trading_app;
 GRANT SELECT, INSERT ON trading.sale_line, trading.deal_activity TO trading_app;
-GRANT SELECT ON trading.source TO trading_app;
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA trading TO trading_app;
+GRANT SELECT ON trading.source, trading.oversold TO trading_app;
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA trading TO trading_app;
 
 GRANT USAGE ON SCHEMA trading, acme_outbox TO trading_invoicer;
 GRANT EXECUTE ON FUNCTION acme_outbox.tenant_visible(text) TO trading_invoicer;
