@@ -50,79 +50,101 @@ CREATE TABLE acme_outbox.inbox (
 );
 COMMENT ON TABLE acme_outbox.inbox IS 'schemas with an inbox; written by create_inbox()';
 
-/* create_inbox_tables(schema, tenancy) returns void: the tables alone, in P's shapes. */
+/*
+ * create_inbox_tables(schema, tenancy) returns void: the tables that are not there, in P's
+ * shapes.
+ */
 CREATE FUNCTION acme_outbox.create_inbox_tables(schema name, tenancy text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	/* A scan by processed_at is what retention does. */
-	EXECUTE format('CREATE TABLE %I.processed_event (
-		consumer     text NOT NULL,
-		event_id     text NOT NULL,
-		processed_at timestamptz NOT NULL DEFAULT now(),
-		CONSTRAINT processed_event_pkey PRIMARY KEY (consumer, event_id))', schema);
-	EXECUTE format('CREATE INDEX processed_event_processed_at
-		ON %I.processed_event (processed_at)', schema);
-	/* No CHECK: its error message would print the payload. */
-	EXECUTE format('CREATE TABLE %I.parked_message (
-		id                 uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-		tenant_id          text,
-		consumer           text NOT NULL,
-		event_id           text NOT NULL,
-		event_type         text,
-		source_entity_type text,
-		source_entity_id   text,
-		reason             text NOT NULL,
-		payload            jsonb NOT NULL,
-		message            jsonb,
-		guarded            boolean NOT NULL DEFAULT false,
-		parked_at          timestamptz NOT NULL DEFAULT now(),
-		resolved_at        timestamptz)', schema);
-	EXECUTE format('CREATE INDEX parked_message_event_id
-		ON %I.parked_message (event_id)', schema);
-	EXECUTE format('CREATE INDEX parked_message_open
-		ON %I.parked_message (parked_at) WHERE resolved_at IS NULL', schema);
-	EXECUTE format('CREATE TABLE %I.parked_resolution (
-		id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-		parked_id   uuid NOT NULL,
-		action      text NOT NULL,
-		outcome     text NOT NULL,
-		why         text,
-		actor       name NOT NULL,
-		role_name   name,
-		resolved_at timestamptz NOT NULL DEFAULT clock_timestamp())', schema);
-	EXECUTE format('CREATE INDEX parked_resolution_parked_id
-		ON %I.parked_resolution (parked_id)', schema);
-	EXECUTE format('CREATE TABLE %I.consumer_attempt (
-		consumer text NOT NULL,
-		event_id text NOT NULL,
-		attempts integer NOT NULL DEFAULT 1,
-		first_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-		last_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-		CONSTRAINT consumer_attempt_pkey PRIMARY KEY (consumer, event_id))', schema);
-	EXECUTE format('CREATE INDEX consumer_attempt_last_at
-		ON %I.consumer_attempt (last_at)', schema);
-	EXECUTE format('COMMENT ON TABLE %I.processed_event IS %L', schema,
-		'which consumer has processed which event');
-	EXECUTE format('COMMENT ON TABLE %I.parked_message IS %L', schema,
-		'messages delivered fine that the domain cannot accept; append-only');
-	EXECUTE format('COMMENT ON COLUMN %I.parked_message.guarded IS %L', schema,
-		'its own transaction recorded the event as processed');
-	EXECUTE format('COMMENT ON TABLE %I.parked_resolution IS %L', schema,
-		'what became of parked messages; append-only');
-	EXECUTE format('COMMENT ON TABLE %I.consumer_attempt IS %L', schema,
-		'attempts at redelivered messages, counted before each is run');
-	IF tenancy = 'required' THEN
-		EXECUTE format('ALTER TABLE %I.parked_message
-			ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', schema);
-		EXECUTE format('CREATE POLICY tenant ON %I.parked_message
-			USING (acme_outbox.tenant_visible(tenant_id))
-			WITH CHECK (acme_outbox.tenant_visible(tenant_id))', schema);
+	IF to_regclass(format('%I.processed_event', schema)) IS NULL THEN
+		/* A scan by processed_at is what retention does. */
+		EXECUTE format('CREATE TABLE %I.processed_event (
+			consumer     text NOT NULL,
+			event_id     text NOT NULL,
+			processed_at timestamptz NOT NULL DEFAULT now(),
+			CONSTRAINT processed_event_pkey PRIMARY KEY (consumer, event_id))', schema);
+		EXECUTE format('CREATE INDEX processed_event_processed_at
+			ON %I.processed_event (processed_at)', schema);
+		EXECUTE format('COMMENT ON TABLE %I.processed_event IS %L', schema,
+			'which consumer has processed which event');
+	END IF;
+	IF to_regclass(format('%I.parked_message', schema)) IS NULL THEN
+		/* No CHECK: its error message would print the payload. */
+		EXECUTE format('CREATE TABLE %I.parked_message (
+			id                 uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+			tenant_id          text,
+			consumer           text NOT NULL,
+			event_id           text NOT NULL,
+			event_type         text,
+			source_entity_type text,
+			source_entity_id   text,
+			reason             text NOT NULL,
+			payload            jsonb NOT NULL,
+			message            jsonb,
+			guarded            boolean NOT NULL DEFAULT false,
+			parked_at          timestamptz NOT NULL DEFAULT now(),
+			resolved_at        timestamptz)', schema);
+		EXECUTE format('CREATE INDEX parked_message_event_id
+			ON %I.parked_message (event_id)', schema);
+		EXECUTE format('CREATE INDEX parked_message_open
+			ON %I.parked_message (parked_at) WHERE resolved_at IS NULL', schema);
+		EXECUTE format('COMMENT ON TABLE %I.parked_message IS %L', schema,
+			'messages delivered fine that the domain cannot accept; append-only');
+		EXECUTE format('COMMENT ON COLUMN %I.parked_message.guarded IS %L', schema,
+			'its own transaction recorded the event as processed');
+		IF tenancy = 'required' THEN
+			EXECUTE format('ALTER TABLE %I.parked_message
+				ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', schema);
+			EXECUTE format('CREATE POLICY tenant ON %I.parked_message
+				USING (acme_outbox.tenant_visible(tenant_id))
+				WITH CHECK (acme_outbox.tenant_visible(tenant_id))', schema);
+		END IF;
+	END IF;
+	IF to_regclass(format('%I.parked_resolution', schema)) IS NULL THEN
+		EXECUTE format('CREATE TABLE %I.parked_resolution (
+			id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+			parked_id   uuid NOT NULL,
+			action      text NOT NULL,
+			outcome     text NOT NULL,
+			why         text,
+			actor       name NOT NULL,
+			role_name   name,
+			resolved_at timestamptz NOT NULL DEFAULT clock_timestamp())', schema);
+		EXECUTE format('CREATE INDEX parked_resolution_parked_id
+			ON %I.parked_resolution (parked_id)', schema);
+		EXECUTE format('COMMENT ON TABLE %I.parked_resolution IS %L', schema,
+			'what became of parked messages; append-only');
+	END IF;
+	IF to_regclass(format('%I.consumer_attempt', schema)) IS NULL THEN
+		EXECUTE format('CREATE TABLE %I.consumer_attempt (
+			consumer text NOT NULL,
+			event_id text NOT NULL,
+			attempts integer NOT NULL DEFAULT 1,
+			first_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+			last_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+			CONSTRAINT consumer_attempt_pkey PRIMARY KEY (consumer, event_id))', schema);
+		EXECUTE format('CREATE INDEX consumer_attempt_last_at
+			ON %I.consumer_attempt (last_at)', schema);
+		EXECUTE format('COMMENT ON TABLE %I.consumer_attempt IS %L', schema,
+			'attempts at redelivered messages, counted before each is run');
 	END IF;
 END
 $$;
 COMMENT ON FUNCTION acme_outbox.create_inbox_tables(name, text) IS
 	'what create_inbox makes in a schema, without registering it';
+
+/* inbox_is_whole(schema) returns boolean: has it all tables of an inbox? */
+CREATE FUNCTION acme_outbox.inbox_is_whole(schema name) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT bool_and(to_regclass(format('%I.%I', schema, t.name)) IS NOT NULL)
+	FROM unnest(ARRAY['processed_event', 'parked_message', 'parked_resolution',
+					  'consumer_attempt', 'idempotency_key']) AS t (name)
+$$;
+COMMENT ON FUNCTION acme_outbox.inbox_is_whole(name) IS
+	'has a schema all tables of an inbox';
 
 /* inbox_own(schema, owner) returns void: hands new tables over to the schema's owner. */
 CREATE FUNCTION acme_outbox.inbox_own(schema name, owner name) RETURNS void
@@ -147,9 +169,10 @@ COMMENT ON FUNCTION acme_outbox.inbox_own(name, name) IS
  *
  *	 Makes a service's inbox in its schema: processed_event, parked_message,
  *	 parked_resolution, consumer_attempt, idempotency_key.  P 2: in the service's own
- *	 schema.  A schema that does not exist is made; the tables belong to its owner.
+ *	 schema.  A schema that does not exist is made; the tables belong to its owner.  Of an
+ *	 inbox that exists, what was dropped is made again, with its consumers' grants.
  *	 tenancy  none; required: parked messages are seen by their tenant only
- *	 Errors: OX201 the inbox exists with another tenancy, or some of its tables do;
+ *	 Errors: OX201 the inbox exists with another tenancy, or a table of that name does;
  *	 OX204 unknown tenancy.
  *	 For the administrator.  Safe to repeat.
  */
@@ -158,8 +181,10 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	registered acme_outbox.inbox;
-	owner      name;
+	registered    acme_outbox.inbox;
+	owner         name;
+	consumer      name;
+	foreign_table name;
 BEGIN
 	IF schema IS NULL OR tenancy IS NULL OR tenancy NOT IN ('none', 'required') THEN
 		RAISE EXCEPTION 'schema is null, or tenancy is not none or required'
@@ -171,11 +196,15 @@ BEGIN
 			USING ERRCODE = 'OX201',
 				  HINT = 'The tenancy of an inbox cannot be changed.';
 	END IF;
-	IF to_regclass(format('%I.processed_event', schema)) IS NOT NULL THEN
-		IF registered.schema IS NOT NULL THEN
-			RETURN;
-		END IF;
-		RAISE EXCEPTION 'schema "%" has a table "processed_event" that is no inbox''s', schema
+	IF registered.schema IS NOT NULL AND acme_outbox.inbox_is_whole(schema) THEN
+		RETURN;
+	END IF;
+	SELECT t.name INTO foreign_table
+		FROM unnest(ARRAY['processed_event', 'parked_message', 'parked_resolution',
+						  'consumer_attempt']) AS t (name)
+		WHERE to_regclass(format('%I.%I', schema, t.name)) IS NOT NULL LIMIT 1;
+	IF registered.schema IS NULL AND foreign_table IS NOT NULL THEN
+		RAISE EXCEPTION 'schema "%" has a table "%" that is no inbox''s', schema, foreign_table
 			USING ERRCODE = 'OX201',
 				  HINT = 'Rename it, or give the inbox a schema of its own.';
 	END IF;
@@ -196,6 +225,13 @@ BEGIN
 	INSERT INTO acme_outbox.inbox AS i (schema, tenancy, owner)
 		VALUES (create_inbox.schema, create_inbox.tenancy, owner)
 		ON CONFLICT ON CONSTRAINT inbox_pkey DO UPDATE SET owner = excluded.owner;
+	IF registered.schema IS NOT NULL THEN
+		FOR consumer IN SELECT g.role_name FROM acme_outbox.consumer_grant g
+				JOIN pg_roles r ON r.rolname = g.role_name
+				WHERE g.schema = create_inbox.schema LOOP
+			PERFORM acme_outbox.grant_consumer(consumer, schema);
+		END LOOP;
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION acme_outbox.create_inbox(name, text) IS
@@ -256,7 +292,13 @@ CREATE FUNCTION acme_outbox.inbox_attempt(consumer text, event_id text,
 	max_attempts integer DEFAULT 5, OUT attempts integer, OUT allowed boolean)
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'acme_outbox_inbox_attempt';
+CREATE FUNCTION acme_outbox.inbox_attempt(consumer text, event_id uuid,
+	max_attempts integer DEFAULT 5, OUT attempts integer, OUT allowed boolean)
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_attempt_uuid';
 COMMENT ON FUNCTION acme_outbox.inbox_attempt(text, text, integer) IS
+	'count an attempt at a message before it is run; is it one too many?';
+COMMENT ON FUNCTION acme_outbox.inbox_attempt(text, uuid, integer) IS
 	'count an attempt at a message before it is run; is it one too many?';
 
 /*
@@ -278,7 +320,8 @@ COMMENT ON FUNCTION acme_outbox.message() IS
  *	 Guard, handler and parking in one.  The handler runs with the caller's rights;
  *	 settings that it changes end with it.
  *	 envelope  the message: header and body   handler  schema.function, a function of
- *	 one jsonb (the envelope) that returns void   message  what message() shows
+ *	 one jsonb (the envelope) that returns void   message  what message() shows: jsonb,
+ *	 or text or json where the envelope is, too
  *	 Result: applied, duplicate or parked.
  *	 Errors: the handler's own; OX201-OX204.  Then nothing is left of it.
  *	 Safe to repeat: that is what it is for.
@@ -291,6 +334,18 @@ CREATE FUNCTION acme_outbox.inbox_process(consumer text, envelope json, handler 
 	message jsonb DEFAULT NULL) RETURNS text
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'acme_outbox_inbox_process';
+CREATE FUNCTION acme_outbox.inbox_process(consumer text, envelope text, handler text,
+	message text) RETURNS text
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_process_text';
+CREATE FUNCTION acme_outbox.inbox_process(consumer text, envelope json, handler text,
+	message json) RETURNS text
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_process_text';
+CREATE FUNCTION acme_outbox.inbox_process(consumer text, envelope json, handler text,
+	message text) RETURNS text
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_process_text';
 CREATE FUNCTION acme_outbox.inbox_process(consumer text, envelope jsonb, handler text,
 	message jsonb DEFAULT NULL) RETURNS text
 LANGUAGE C VOLATILE
@@ -298,6 +353,12 @@ AS 'MODULE_PATHNAME', 'acme_outbox_inbox_process_jsonb';
 COMMENT ON FUNCTION acme_outbox.inbox_process(text, text, text, jsonb) IS
 	'handle a message once; a failing handler raises';
 COMMENT ON FUNCTION acme_outbox.inbox_process(text, json, text, jsonb) IS
+	'handle a message once; a failing handler raises';
+COMMENT ON FUNCTION acme_outbox.inbox_process(text, text, text, text) IS
+	'handle a message once; a failing handler raises';
+COMMENT ON FUNCTION acme_outbox.inbox_process(text, json, text, json) IS
+	'handle a message once; a failing handler raises';
+COMMENT ON FUNCTION acme_outbox.inbox_process(text, json, text, text) IS
 	'handle a message once; a failing handler raises';
 COMMENT ON FUNCTION acme_outbox.inbox_process(text, jsonb, text, jsonb) IS
 	'handle a message once; a failing handler raises';
@@ -321,6 +382,18 @@ CREATE FUNCTION acme_outbox.inbox_try_process(consumer text, envelope json, hand
 	OUT outcome text, OUT sqlstate text, OUT error text, OUT context text)
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process';
+CREATE FUNCTION acme_outbox.inbox_try_process(consumer text, envelope text, handler text,
+	message text, OUT outcome text, OUT sqlstate text, OUT error text, OUT context text)
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process_text';
+CREATE FUNCTION acme_outbox.inbox_try_process(consumer text, envelope json, handler text,
+	message json, OUT outcome text, OUT sqlstate text, OUT error text, OUT context text)
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process_text';
+CREATE FUNCTION acme_outbox.inbox_try_process(consumer text, envelope json, handler text,
+	message text, OUT outcome text, OUT sqlstate text, OUT error text, OUT context text)
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process_text';
 CREATE FUNCTION acme_outbox.inbox_try_process(consumer text, envelope jsonb, handler text,
 	message jsonb DEFAULT NULL,
 	OUT outcome text, OUT sqlstate text, OUT error text, OUT context text)
@@ -329,6 +402,12 @@ AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process_jsonb';
 COMMENT ON FUNCTION acme_outbox.inbox_try_process(text, text, text, jsonb) IS
 	'handle a message once; a failing handler is reported';
 COMMENT ON FUNCTION acme_outbox.inbox_try_process(text, json, text, jsonb) IS
+	'handle a message once; a failing handler is reported';
+COMMENT ON FUNCTION acme_outbox.inbox_try_process(text, text, text, text) IS
+	'handle a message once; a failing handler is reported';
+COMMENT ON FUNCTION acme_outbox.inbox_try_process(text, json, text, json) IS
+	'handle a message once; a failing handler is reported';
+COMMENT ON FUNCTION acme_outbox.inbox_try_process(text, json, text, text) IS
 	'handle a message once; a failing handler is reported';
 COMMENT ON FUNCTION acme_outbox.inbox_try_process(text, jsonb, text, jsonb) IS
 	'handle a message once; a failing handler is reported';
@@ -340,6 +419,8 @@ COMMENT ON FUNCTION acme_outbox.inbox_try_process(text, jsonb, text, jsonb) IS
  *	 The same for many messages in one transaction: one row per envelope, in the order
  *	 given, which is also the order they are handled in.  What fails leaves nothing, and
  *	 the others are applied.  A second copy of an event id is a duplicate.
+ *	 envelopes  an array of text, json or jsonb; or an array's text '{...}', which is what
+ *	 a literal and an array of a driver that sends no types are taken for
  *	 messages  as many as envelopes, or NULL
  *	 Outcome later: not handled, 32 subtransactions are enough; deliver it again.
  *	 Commit, then acknowledge.
@@ -349,12 +430,26 @@ CREATE FUNCTION acme_outbox.inbox_try_process_batch(consumer text, envelopes tex
 RETURNS TABLE (ordinal integer, outcome text, sqlstate text, message text, context text)
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process_batch';
+CREATE FUNCTION acme_outbox.inbox_try_process_batch(consumer text, envelopes json[],
+	handler text, messages jsonb[] DEFAULT NULL)
+RETURNS TABLE (ordinal integer, outcome text, sqlstate text, message text, context text)
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process_batch_json';
+CREATE FUNCTION acme_outbox.inbox_try_process_batch(consumer text, envelopes text,
+	handler text, messages jsonb[] DEFAULT NULL)
+RETURNS TABLE (ordinal integer, outcome text, sqlstate text, message text, context text)
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process_batch_literal';
 CREATE FUNCTION acme_outbox.inbox_try_process_batch(consumer text, envelopes jsonb[],
 	handler text, messages jsonb[] DEFAULT NULL)
 RETURNS TABLE (ordinal integer, outcome text, sqlstate text, message text, context text)
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'acme_outbox_inbox_try_process_batch_jsonb';
 COMMENT ON FUNCTION acme_outbox.inbox_try_process_batch(text, text[], text, jsonb[]) IS
+	'handle many messages once each in one transaction; one outcome per message';
+COMMENT ON FUNCTION acme_outbox.inbox_try_process_batch(text, json[], text, jsonb[]) IS
+	'handle many messages once each in one transaction; one outcome per message';
+COMMENT ON FUNCTION acme_outbox.inbox_try_process_batch(text, text, text, jsonb[]) IS
 	'handle many messages once each in one transaction; one outcome per message';
 COMMENT ON FUNCTION acme_outbox.inbox_try_process_batch(text, jsonb[], text, jsonb[]) IS
 	'handle many messages once each in one transaction; one outcome per message';

@@ -139,7 +139,7 @@ COMMENT ON FUNCTION acme_outbox.idempotency_begin(text, text, jsonb, interval, i
  *
  *	 endpoint, key, tenant_id  as to idempotency_begin; a NULL key: nothing is done
  *	 status                    HTTP status, 100 to 599
- *	 response                  body; NULL: none
+ *	 response                  body, as jsonb, json or text that is JSON; NULL: none
  *	 execution                 what idempotency_begin returned; needed in a transaction
  *	                           of its own once the request was begun a second time
  *
@@ -154,6 +154,22 @@ LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_complete';
 COMMENT ON FUNCTION acme_outbox.idempotency_complete(text, text, integer, jsonb, text, uuid) IS
 	'keep the response of an executed request for those that come again';
+
+CREATE FUNCTION acme_outbox.idempotency_complete(endpoint text, key text, status integer,
+	response json, tenant_id text DEFAULT NULL, execution uuid DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_complete_text';
+COMMENT ON FUNCTION acme_outbox.idempotency_complete(text, text, integer, json, text, uuid) IS
+	'keep the response of an executed request for those that come again (body as json)';
+
+CREATE FUNCTION acme_outbox.idempotency_complete(endpoint text, key text, status integer,
+	response text, tenant_id text DEFAULT NULL, execution uuid DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_complete_text';
+COMMENT ON FUNCTION acme_outbox.idempotency_complete(text, text, integer, text, text, uuid) IS
+	'keep the response of an executed request for those that come again (body as text)';
 
 /*
  * idempotency_abandon(endpoint, key, tenant_id, execution) returns boolean

@@ -29,7 +29,8 @@ COMMENT ON COLUMN acme_outbox.projection_tombstone.key_digest IS
  *
  *	 target    the table; needs INSERT, UPDATE and SELECT
  *	 key       JSON object: the columns of a unique index, and their values
- *	 fields    JSON object: other columns to set; absent ones stay, null sets NULL
+ *	 fields    JSON object: other columns to set; absent ones stay, null sets NULL;
+ *	           both as jsonb, as json, or as text
  *	 event_at  the event's own time
  *	 event_id  breaks ties where the table has last_event_id; NULL sorts first
  *
@@ -42,7 +43,7 @@ CREATE FUNCTION acme_outbox.project(target regclass, key jsonb, fields jsonb,
 	event_at timestamptz, event_id uuid DEFAULT NULL)
 RETURNS boolean
 LANGUAGE C VOLATILE
-AS 'MODULE_PATHNAME', 'acme_outbox_project';
+AS 'MODULE_PATHNAME', 'acme_outbox_project_jsonb_uuid';
 COMMENT ON FUNCTION acme_outbox.project(regclass, jsonb, jsonb, timestamptz, uuid) IS
 	'insert or update a row from an event, unless it is older than the row';
 
@@ -50,9 +51,41 @@ CREATE FUNCTION acme_outbox.project(target regclass, key jsonb, fields jsonb,
 	event_at timestamptz, event_id text)
 RETURNS boolean
 LANGUAGE C VOLATILE
-AS 'MODULE_PATHNAME', 'acme_outbox_project';
+AS 'MODULE_PATHNAME', 'acme_outbox_project_jsonb_text';
 COMMENT ON FUNCTION acme_outbox.project(regclass, jsonb, jsonb, timestamptz, text) IS
-	'insert or update a row from an event, unless it is older than the row (id as text)';
+	'insert or update a row from an event, unless it is older than the row';
+
+CREATE FUNCTION acme_outbox.project(target regclass, key json, fields json,
+	event_at timestamptz, event_id uuid DEFAULT NULL)
+RETURNS boolean
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_project_text_uuid';
+COMMENT ON FUNCTION acme_outbox.project(regclass, json, json, timestamptz, uuid) IS
+	'insert or update a row from an event, unless it is older than the row';
+
+CREATE FUNCTION acme_outbox.project(target regclass, key json, fields json,
+	event_at timestamptz, event_id text)
+RETURNS boolean
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_project_text_text';
+COMMENT ON FUNCTION acme_outbox.project(regclass, json, json, timestamptz, text) IS
+	'insert or update a row from an event, unless it is older than the row';
+
+CREATE FUNCTION acme_outbox.project(target regclass, key text, fields text,
+	event_at timestamptz, event_id uuid DEFAULT NULL)
+RETURNS boolean
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_project_text_uuid';
+COMMENT ON FUNCTION acme_outbox.project(regclass, text, text, timestamptz, uuid) IS
+	'insert or update a row from an event, unless it is older than the row';
+
+CREATE FUNCTION acme_outbox.project(target regclass, key text, fields text,
+	event_at timestamptz, event_id text)
+RETURNS boolean
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_project_text_text';
+COMMENT ON FUNCTION acme_outbox.project(regclass, text, text, timestamptz, text) IS
+	'insert or update a row from an event, unless it is older than the row';
 
 /*
  * project_delete(target, key, event_at, event_id) returns boolean
@@ -70,7 +103,7 @@ CREATE FUNCTION acme_outbox.project_delete(target regclass, key jsonb,
 	event_at timestamptz, event_id uuid DEFAULT NULL)
 RETURNS boolean
 LANGUAGE C VOLATILE
-AS 'MODULE_PATHNAME', 'acme_outbox_project_delete';
+AS 'MODULE_PATHNAME', 'acme_outbox_project_delete_jsonb_uuid';
 COMMENT ON FUNCTION acme_outbox.project_delete(regclass, jsonb, timestamptz, uuid) IS
 	'delete a row because of an event, unless the row is newer';
 
@@ -78,9 +111,41 @@ CREATE FUNCTION acme_outbox.project_delete(target regclass, key jsonb,
 	event_at timestamptz, event_id text)
 RETURNS boolean
 LANGUAGE C VOLATILE
-AS 'MODULE_PATHNAME', 'acme_outbox_project_delete';
+AS 'MODULE_PATHNAME', 'acme_outbox_project_delete_jsonb_text';
 COMMENT ON FUNCTION acme_outbox.project_delete(regclass, jsonb, timestamptz, text) IS
-	'delete a row because of an event, unless the row is newer (id as text)';
+	'delete a row because of an event, unless the row is newer';
+
+CREATE FUNCTION acme_outbox.project_delete(target regclass, key json,
+	event_at timestamptz, event_id uuid DEFAULT NULL)
+RETURNS boolean
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_project_delete_text_uuid';
+COMMENT ON FUNCTION acme_outbox.project_delete(regclass, json, timestamptz, uuid) IS
+	'delete a row because of an event, unless the row is newer';
+
+CREATE FUNCTION acme_outbox.project_delete(target regclass, key json,
+	event_at timestamptz, event_id text)
+RETURNS boolean
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_project_delete_text_text';
+COMMENT ON FUNCTION acme_outbox.project_delete(regclass, json, timestamptz, text) IS
+	'delete a row because of an event, unless the row is newer';
+
+CREATE FUNCTION acme_outbox.project_delete(target regclass, key text,
+	event_at timestamptz, event_id uuid DEFAULT NULL)
+RETURNS boolean
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_project_delete_text_uuid';
+COMMENT ON FUNCTION acme_outbox.project_delete(regclass, text, timestamptz, uuid) IS
+	'delete a row because of an event, unless the row is newer';
+
+CREATE FUNCTION acme_outbox.project_delete(target regclass, key text,
+	event_at timestamptz, event_id text)
+RETURNS boolean
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_project_delete_text_text';
+COMMENT ON FUNCTION acme_outbox.project_delete(regclass, text, timestamptz, text) IS
+	'delete a row because of an event, unless the row is newer';
 
 /*
  * projection_rebuild(target, seed, as_of) returns (seeded, removed)

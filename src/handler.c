@@ -5,8 +5,8 @@
  * A handler is named schema.function, so that nobody's search_path decides what runs,
  * and is a function of one jsonb, the envelope, that returns void.  A name is looked up
  * once per session and again after any function or schema changed; what is remembered
- * is the kept plan of its call, which PostgreSQL renews by itself.  The call runs
- * through SPI with the rights of whoever asked for it.
+ * is the kept plan of its call, which PostgreSQL renews by itself, of at most MAX_HANDLERS.
+ * The call runs through SPI with the rights of whoever asked for it.
  *
  * Settings that a handler changes, its tenant among them, end with it: the next message
  * of a batch must not run under the tenant of the one before.
@@ -17,7 +17,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "handler.h"
-#include "plans.h"
+#include "plan_cache.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
@@ -29,6 +29,8 @@
 /* schema and function, both quoted with every letter doubled, a dot, (jsonb) */
 #define MAX_HANDLER_NAME (4 * NAMEDATALEN + 16)
 
+#define MAX_HANDLERS 200
+
 struct Handler
 {
 	char		name[MAX_HANDLER_NAME];
@@ -36,7 +38,6 @@ struct Handler
 	KeptPlan	call;
 };
 
-static HTAB *handlers = NULL;
 static uint64 generation = 1;
 
 static void
@@ -46,19 +47,26 @@ forget_lookups(Datum arg, int cacheid, uint32 hash)
 }
 
 static void
-make_cache(void)
+register_callbacks(void)
 {
-	HASHCTL		control = {
-		.keysize = MAX_HANDLER_NAME,
-		.entrysize = sizeof(Handler),
-		.hcxt = TopMemoryContext
-	};
+	static bool registered = false;
 
-	handlers = hash_create("acme_outbox handlers", 16, &control,
-						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	if (registered)
+		return;
 	CacheRegisterSyscacheCallback(PROCOID, forget_lookups, (Datum) 0);
 	CacheRegisterSyscacheCallback(NAMESPACEOID, forget_lookups, (Datum) 0);
+	registered = true;
 }
+
+static void
+free_handler(void *handler)
+{
+	plan_forget(&((Handler *) handler)->call);
+}
+
+static PlanCache handlers = {
+	"acme_outbox handlers", MAX_HANDLER_NAME, sizeof(Handler), MAX_HANDLERS, free_handler
+};
 
 static void
 unusable(const char *why, const char *hint)
@@ -128,25 +136,18 @@ Handler *
 handler_find(const char *name)
 {
 	Handler    *handler;
-	bool		found;
 	char	   *call;
 
 	if (name == NULL || strlen(name) >= MAX_HANDLER_NAME)
 		unusable(name == NULL ? "handler is null" : "handler's name is too long",
 				 "For example: trading.on_invoice_processed");
-	if (handlers == NULL)
-		make_cache();
-	handler = hash_search(handlers, name, HASH_FIND, NULL);
+	register_callbacks();
+	handler = plan_cache_find(&handlers, name);
 	if (handler != NULL && handler->checked == generation)
 		return handler;
 
 	call = look_up(name);
-	handler = hash_search(handlers, name, HASH_ENTER, &found);
-	if (!found)
-	{
-		memset(&handler->call, 0, sizeof(KeptPlan));
-		handler->checked = 0;
-	}
+	handler = plan_cache_enter(&handlers, name);
 	if (handler->call.sql == NULL)
 		handler->call.sql = MemoryContextStrdup(TopMemoryContext, call);
 	handler->call.nparams = 1;

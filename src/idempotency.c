@@ -25,9 +25,12 @@
 #include "common/hashfn.h"
 #include "common/sha2.h"
 #include "funcapi.h"
+#include "guc.h"
 #include "idempotency.h"
+#include "inbox.h"
+#include "jsontext.h"
 #include "miscadmin.h"
-#include "plans.h"
+#include "plan_cache.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
@@ -41,6 +44,7 @@ PG_FUNCTION_INFO_V1(acme_outbox_idempotency_begin);
 PG_FUNCTION_INFO_V1(acme_outbox_idempotency_begin_json);
 PG_FUNCTION_INFO_V1(acme_outbox_idempotency_begin_jsonb);
 PG_FUNCTION_INFO_V1(acme_outbox_idempotency_complete);
+PG_FUNCTION_INFO_V1(acme_outbox_idempotency_complete_text);
 PG_FUNCTION_INFO_V1(acme_outbox_idempotency_abandon);
 
 /* objsubid of our lock tags; 1 and 2 are the advisory lock functions', 3 claim's */
@@ -51,6 +55,9 @@ PG_FUNCTION_INFO_V1(acme_outbox_idempotency_abandon);
 
 /* executions that one transaction can complete without naming them */
 #define OWN_EXECUTIONS 8
+
+/* a session seldom uses more than one */
+#define MAX_SCHEMAS 50
 
 /* how often begin looks again when the row changed under it */
 #define BEGIN_ATTEMPTS 3
@@ -99,7 +106,7 @@ typedef struct Found
 /* The statements of one schema's table. */
 typedef struct Statements
 {
-	char		schema[NAMEDATALEN];
+	char		schema[NAMEDATALEN];	/* first: the cache's key */
 	KeptPlan	find;
 	KeptPlan	insert;
 	KeptPlan	reclaim;
@@ -161,45 +168,59 @@ static void
 make_plan(KeptPlan *plan, const char *format, const char *schema, int nparams,
 		  const Oid *types)
 {
-	if (plan->kept != NULL)
-		SPI_freeplan(plan->kept);
-	plan->kept = NULL;
-	if (plan->sql != NULL)
-		pfree((char *) plan->sql);
-	plan->sql = NULL;
-	plan->sql = MemoryContextStrdup(TopMemoryContext, psprintf(format, schema));
 	plan->nparams = nparams;
 	memcpy(plan->types, types, sizeof(Oid) * nparams);
+	plan->sql = MemoryContextStrdup(TopMemoryContext, psprintf(format, schema));
 }
 
-/* Statements for acme_outbox.inbox_schema; a session seldom uses more than one. */
-static Statements *
-statements(void)
+static void
+free_statements(void *entry)
 {
-	static Statements kept;
+	Statements *kept = entry;
+
+	plan_forget(&kept->find);
+	plan_forget(&kept->insert);
+	plan_forget(&kept->reclaim);
+	plan_forget(&kept->complete);
+	plan_forget(&kept->completed);
+	plan_forget(&kept->abandon);
+}
+
+static void
+make_statements(Statements *kept)
+{
 	static const Oid on_key[] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID,
 	TIMESTAMPTZOID, TIMESTAMPTZOID};
 	static const Oid on_id[] = {UUIDOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
 	TIMESTAMPTZOID};
 	static const Oid on_execution[] = {TEXTOID, TEXTOID, TEXTOID, UUIDOID, JSONBOID};
-	const char *schema = GetConfigOption("acme_outbox.inbox_schema", true, false);
-	const char *quoted;
+	const char *quoted = quote_identifier(kept->schema);
 
-	if (schema == NULL || schema[0] == '\0')
-		schema = ACME_OUTBOX_SCHEMA;
-	if (strncmp(kept.schema, schema, NAMEDATALEN - 1) == 0)
-		return &kept;
+	make_plan(&kept->find, find_sql, quoted, 4, on_key);
+	make_plan(&kept->insert, insert_sql, quoted, 7, on_key);
+	make_plan(&kept->reclaim, reclaim_sql, quoted, 5, on_id);
+	make_plan(&kept->complete, complete_sql, quoted, 5, on_execution);
+	make_plan(&kept->completed, completed_sql, quoted, 5, on_execution);
+	make_plan(&kept->abandon, abandon_sql, quoted, 4, on_execution);
+}
 
-	quoted = quote_identifier(schema);
-	kept.schema[0] = '\0';
-	make_plan(&kept.find, find_sql, quoted, 4, on_key);
-	make_plan(&kept.insert, insert_sql, quoted, 7, on_key);
-	make_plan(&kept.reclaim, reclaim_sql, quoted, 5, on_id);
-	make_plan(&kept.complete, complete_sql, quoted, 5, on_execution);
-	make_plan(&kept.completed, completed_sql, quoted, 5, on_execution);
-	make_plan(&kept.abandon, abandon_sql, quoted, 4, on_execution);
-	strlcpy(kept.schema, schema, NAMEDATALEN);
-	return &kept;
+/* Statements for the table of acme_outbox.inbox_schema; raises if there is none. */
+static Statements *
+statements(void)
+{
+	static PlanCache cache = {
+		"acme_outbox idempotency keys", NAMEDATALEN, sizeof(Statements), MAX_SCHEMAS,
+		free_statements
+	};
+	NameData	schema;
+	Statements *kept;
+
+	namestrcpy(&schema, guc_inbox_schema[0] != '\0' ? guc_inbox_schema : ACME_OUTBOX_SCHEMA);
+	(void) inbox_table(NameStr(schema), "idempotency_key");
+	kept = plan_cache_enter(&cache, NameStr(schema));
+	if (kept->abandon.sql == NULL)
+		make_statements(kept);
+	return kept;
 }
 
 static void
@@ -452,18 +473,7 @@ decide(Statements *table, const Request *request, bool may_execute, Answer *answ
 	answer->decision = DECISION_IN_FLIGHT;
 }
 
-static void
-remember_own(const Request *request, const pg_uuid_t *execution)
-{
-	if (own.lxid != MyProc->lxid)
-		own.next = 0;
-	own.lxid = MyProc->lxid;
-	own.lock_hash[own.next % OWN_EXECUTIONS] = request->lock_hash;
-	own.execution[own.next % OWN_EXECUTIONS] = *execution;
-	own.next++;
-}
-
-/* The execution of this key that this transaction began; NULL: none. */
+/* Where this transaction's execution of a key is kept; NULL: it has none. */
 static pg_uuid_t *
 own_execution(const Request *request)
 {
@@ -473,6 +483,25 @@ own_execution(const Request *request)
 		if (own.lock_hash[i] == request->lock_hash)
 			return &own.execution[i];
 	return NULL;
+}
+
+/* A key that was begun before, and rolled back to a savepoint, is begun anew. */
+static void
+remember_own(const Request *request, const pg_uuid_t *execution)
+{
+	pg_uuid_t  *kept;
+
+	if (own.lxid != MyProc->lxid)
+		own.next = 0;
+	own.lxid = MyProc->lxid;
+	kept = own_execution(request);
+	if (kept == NULL)
+	{
+		own.lock_hash[own.next % OWN_EXECUTIONS] = request->lock_hash;
+		kept = &own.execution[own.next % OWN_EXECUTIONS];
+		own.next++;
+	}
+	*kept = *execution;
 }
 
 /*
@@ -608,6 +637,18 @@ typedef enum BodyKind
 	BODY_JSONB
 } BodyKind;
 
+/* NULL: the argument is. */
+static Jsonb *
+arg_json(FunctionCallInfo fcinfo, int i, bool is_jsonb, const char *name)
+{
+	bool		invalid;
+	Jsonb	   *value = jsontext_arg(fcinfo, i, is_jsonb, &invalid);
+
+	if (invalid)
+		argument_error(name, "not JSON", NULL);
+	return value;
+}
+
 /* A request without a body hashes as no bytes. */
 static void
 hash_request(FunctionCallInfo fcinfo, int i, BodyKind kind, char *hex)
@@ -620,12 +661,8 @@ hash_request(FunctionCallInfo fcinfo, int i, BodyKind kind, char *hex)
 
 		hash_bytes_hex(VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes), hex);
 	}
-	else if (kind == BODY_JSONB)
-		hash_jsonb(PG_GETARG_JSONB_P(i), hex);
 	else
-		hash_jsonb(DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
-													  CStringGetDatum(text_to_cstring(PG_GETARG_TEXT_PP(i))))),
-				   hex);
+		hash_jsonb(arg_json(fcinfo, i, kind == BODY_JSONB, "request"), hex);
 }
 
 /* idempotency_begin(endpoint, key, request, ttl, in_flight_ttl, tenant_id) */
@@ -757,8 +794,8 @@ arg_status(FunctionCallInfo fcinfo, int i)
 }
 
 /* idempotency_complete(endpoint, key, status, response, tenant_id, execution) */
-Datum
-acme_outbox_idempotency_complete(PG_FUNCTION_ARGS)
+static void
+complete_call(FunctionCallInfo fcinfo, bool is_jsonb)
 {
 	Statements *table = statements();
 	Request		request = {0};
@@ -768,17 +805,30 @@ acme_outbox_idempotency_complete(PG_FUNCTION_ARGS)
 	int			level;
 
 	if (PG_ARGISNULL(1))
-		PG_RETURN_VOID();		/* begin answered bypass */
+		return;					/* begin answered bypass */
 	execution_args(fcinfo, 4, table, &request, args, nulls);
 	status = arg_status(fcinfo, 2);
 	args[4] = JsonbPGetDatum(stored_response(status,
-											 PG_ARGISNULL(3) ? NULL : PG_GETARG_JSONB_P(3)));
+											 arg_json(fcinfo, 3, is_jsonb, "response")));
 	level = enter_tenant(&request);
 	SPI_connect();
 	if (plan_run(&table->complete, args, nulls, SPI_OK_UPDATE) == 0)
 		check_completed(table, args, nulls);
 	SPI_finish();
 	leave_tenant(level);
+}
+
+Datum
+acme_outbox_idempotency_complete(PG_FUNCTION_ARGS)
+{
+	complete_call(fcinfo, true);
+	PG_RETURN_VOID();
+}
+
+Datum
+acme_outbox_idempotency_complete_text(PG_FUNCTION_ARGS)
+{
+	complete_call(fcinfo, false);
 	PG_RETURN_VOID();
 }
 

@@ -4,8 +4,8 @@
  *
  * An inbox is four tables in a service's own schema, made by create_inbox() and
  * registered in acme_outbox.inbox; acme_outbox.inbox_schema says which one a session
- * uses.  Its statements are planned once per session and run with the rights of
- * whoever is the current user: the tables' privileges decide.
+ * uses.  Its statements are planned once per session, for at most MAX_INBOXES, and run
+ * with the rights of whoever is the current user: the tables' privileges decide.
  *
  * The guard is a row (consumer, event id) inserted in the transaction that makes the
  * change, ON CONFLICT DO NOTHING: a second delivery waits until the first has ended,
@@ -18,6 +18,7 @@
 #include "funcapi.h"
 #include "guc.h"
 #include "inbox.h"
+#include "plan_cache.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -28,13 +29,17 @@ PG_FUNCTION_INFO_V1(acme_outbox_inbox_accept_uuid);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_record);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_record_uuid);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_attempt);
+PG_FUNCTION_INFO_V1(acme_outbox_inbox_attempt_uuid);
 
 typedef struct StatementText
 {
+	const char *table;			/* what it is about; must exist */
 	const char *sql;			/* @ stands for the schema */
 	int			nparams;
 	Oid			types[PLAN_MAX_PARAMS];
 } StatementText;
+
+#define MAX_INBOXES 50
 
 #define OPEN_COLUMNS \
 	" id, tenant_id, consumer, event_id, event_type, source_entity_type," \
@@ -48,71 +53,71 @@ typedef struct StatementText
 	" ORDER BY " column " LIMIT $1 FOR UPDATE SKIP LOCKED))"
 
 static const StatementText texts[INBOX_STATEMENTS] = {
-	[INBOX_ACCEPT] = {
+	[INBOX_ACCEPT] = {"processed_event",
 		"INSERT INTO @.processed_event (consumer, event_id) VALUES ($1, $2)"
 		" ON CONFLICT DO NOTHING",
 	2, {TEXTOID, TEXTOID}},
 	/* in the order of the array, which the caller has sorted */
-	[INBOX_ACCEPT_ALL] = {
+	[INBOX_ACCEPT_ALL] = {"processed_event",
 		"INSERT INTO @.processed_event (consumer, event_id)"
 		" SELECT $1, e FROM unnest($2) AS e ON CONFLICT DO NOTHING RETURNING event_id",
 	2, {TEXTOID, TEXTARRAYOID}},
-	[INBOX_FORGET] = {
+	[INBOX_FORGET] = {"processed_event",
 		"DELETE FROM @.processed_event WHERE consumer = $1 AND event_id = ANY ($2)",
 	2, {TEXTOID, TEXTARRAYOID}},
-	[INBOX_ATTEMPT] = {
+	[INBOX_ATTEMPT] = {"consumer_attempt",
 		"INSERT INTO @.consumer_attempt AS a (consumer, event_id) VALUES ($1, $2)"
 		" ON CONFLICT (consumer, event_id) DO UPDATE"
 		" SET attempts = a.attempts + 1, last_at = clock_timestamp()"
 		" RETURNING attempts",
 	2, {TEXTOID, TEXTOID}},
-	[INBOX_GUARD_TIME] = {
+	[INBOX_GUARD_TIME] = {"processed_event",
 		"SELECT processed_at = now() FROM @.processed_event"
 		" WHERE consumer = $1 AND event_id = $2",
 	2, {TEXTOID, TEXTOID}},
-	[INBOX_LOCK_GUARD] = {
+	[INBOX_LOCK_GUARD] = {"processed_event",
 		"SELECT FROM @.processed_event WHERE consumer = $1 AND event_id = $2 FOR UPDATE",
 	2, {TEXTOID, TEXTOID}},
-	[INBOX_PARK] = {
+	[INBOX_PARK] = {"parked_message",
 		"INSERT INTO @.parked_message (id, tenant_id, consumer, event_id, event_type,"
 		" source_entity_type, source_entity_id, reason, payload, message, guarded)"
 		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
 		11, {UUIDOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID,
 	JSONBOID, JSONBOID, BOOLOID}},
-	[INBOX_TAKE_PARKED] = {
+	[INBOX_TAKE_PARKED] = {"parked_message",
 		"SELECT consumer, event_id, tenant_id, payload, message, guarded,"
 		" resolved_at IS NOT NULL FROM @.parked_message WHERE id = $1 FOR UPDATE",
 	1, {UUIDOID}},
-	[INBOX_IS_APPLIED] = {
+	[INBOX_IS_APPLIED] = {"parked_resolution",
 		"SELECT FROM @.parked_resolution r JOIN @.parked_message p ON p.id = r.parked_id"
 		" WHERE p.consumer = $1 AND p.event_id = $2 AND r.outcome = 'applied'",
 	2, {TEXTOID, TEXTOID}},
-	[INBOX_RESOLVE] = {
+	[INBOX_RESOLVE] = {"parked_message",
 		"UPDATE @.parked_message SET resolved_at = now()"
 		" WHERE id = $1 AND resolved_at IS NULL",
 	1, {UUIDOID}},
-	[INBOX_RECORD] = {
+	[INBOX_RECORD] = {"parked_resolution",
 		"INSERT INTO @.parked_resolution (parked_id, action, outcome, why, actor, role_name)"
 		" VALUES ($1, $2, $3, $4, $5, $6)",
 	6, {UUIDOID, TEXTOID, TEXTOID, TEXTOID, NAMEOID, NAMEOID}},
-	[INBOX_FIND_PARKED] = {
+	[INBOX_FIND_PARKED] = {"parked_message",
 		"SELECT id FROM @.parked_message WHERE resolved_at IS NULL"
 		" AND ($1 IS NULL OR consumer = $1) AND ($2 IS NULL OR event_type = $2)"
 		" AND ($3 IS NULL OR reason = $3) ORDER BY parked_at, id LIMIT $4",
 	4, {TEXTOID, TEXTOID, TEXTOID, INT4OID}},
-	[INBOX_LIST_PARKED] = {
+	[INBOX_LIST_PARKED] = {"parked_message",
 		"SELECT" OPEN_COLUMNS " FROM @.parked_message WHERE resolved_at IS NULL"
 		" ORDER BY parked_at, id",
 	0},
-	[INBOX_COUNT_PARKED] = {
+	[INBOX_COUNT_PARKED] = {"parked_message",
 		"SELECT consumer, event_type, reason, count(*),"
 		" count(*) FILTER (WHERE resolved_at IS NULL), max(parked_at)"
 		" FROM @.parked_message GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
 	0},
-	[INBOX_PURGE_PROCESSED] = {
+	[INBOX_PURGE_PROCESSED] = {"processed_event",
 		PURGE("processed_event", "processed_at"),
 	2, {INT4OID, INT4OID}},
-	[INBOX_PURGE_ATTEMPTS] = {
+	[INBOX_PURGE_ATTEMPTS] = {"consumer_attempt",
 		PURGE("consumer_attempt", "last_at"),
 	2, {INT4OID, INT4OID}},
 };
@@ -125,13 +130,22 @@ static KeptPlan schemas_plan = {
 	"SELECT schema FROM acme_outbox.inbox ORDER BY schema", 0, {0}
 };
 
-static HTAB *inboxes = NULL;
+static void
+free_inbox(void *inbox)
+{
+	for (int i = 0; i < INBOX_STATEMENTS; i++)
+		plan_forget(&((Inbox *) inbox)->plans[i]);
+}
+
+static PlanCache inboxes = {
+	"acme_outbox inboxes", NAMEDATALEN, sizeof(Inbox), MAX_INBOXES, free_inbox
+};
 
 /*
  * Which inbox
  */
 
-/* A statement's text for a schema, for ever. */
+/* A statement's text for a schema, until the inbox is forgotten. */
 static const char *
 text_for(const char *sql, const char *schema)
 {
@@ -149,18 +163,22 @@ text_for(const char *sql, const char *schema)
 	return MemoryContextStrdup(TopMemoryContext, out.data);
 }
 
-static void
-init_statements(Inbox *inbox)
+/* A table of a schema's inbox; raises if it is not there. */
+Oid
+inbox_table(const char *schema, const char *table)
 {
-	memset(inbox->plans, 0, sizeof(inbox->plans));
-	for (int i = 0; i < INBOX_STATEMENTS; i++)
-	{
-		KeptPlan   *plan = &inbox->plans[i];
+	Oid			namespace = get_namespace_oid(schema, true);
+	Oid			relation = OidIsValid(namespace) ?
+	get_relname_relid(table, namespace) : InvalidOid;
 
-		plan->sql = text_for(texts[i].sql, NameStr(inbox->schema));
-		plan->nparams = texts[i].nparams;
-		memcpy(plan->types, texts[i].types, sizeof(plan->types));
-	}
+	if (!OidIsValid(relation))
+		ereport(ERROR,
+				(errcode(ERRCODE_OX_INBOX),
+				 OidIsValid(namespace) ?
+				 errmsg("inbox \"%s\" has no table \"%s\"", schema, table) :
+				 errmsg("schema \"%s\" has no inbox", schema),
+				 errhint("An administrator makes what is missing: SELECT acme_outbox.create_inbox('schema')")));
+	return relation;
 }
 
 static void
@@ -192,28 +210,14 @@ check_registered(Inbox *inbox, Oid table)
 Inbox *
 inbox_find(const char *schema)
 {
-	HASHCTL		control = {
-		.keysize = NAMEDATALEN, .entrysize = sizeof(Inbox), .hcxt = TopMemoryContext
-	};
 	Oid			namespace = get_namespace_oid(schema, true);
 	Oid			table = OidIsValid(namespace) ?
 	get_relname_relid("processed_event", namespace) : InvalidOid;
 	Inbox	   *inbox;
 	NameData	name;
-	bool		found;
 
-	if (inboxes == NULL)
-		inboxes = hash_create("acme_outbox inboxes", 8, &control,
-							  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 	namestrcpy(&name, schema);
-	inbox = hash_search(inboxes, NameStr(name), HASH_ENTER, &found);
-	if (!found)
-	{
-		inbox->processed_event = InvalidOid;
-		inbox->plans[0].sql = NULL;
-	}
-	if (inbox->plans[0].sql == NULL)
-		init_statements(inbox);
+	inbox = plan_cache_enter(&inboxes, NameStr(name));
 	if (inbox->processed_event != table || !OidIsValid(table))
 		check_registered(inbox, table);
 	return inbox;
@@ -253,7 +257,17 @@ uint64
 inbox_run(Inbox *inbox, InboxStatement statement, Datum *values, const char *nulls,
 		  int expected)
 {
-	return plan_run(&inbox->plans[statement], values, nulls, expected);
+	const StatementText *text = &texts[statement];
+	KeptPlan   *plan = &inbox->plans[statement];
+
+	(void) inbox_table(NameStr(inbox->schema), text->table);
+	if (plan->sql == NULL)
+	{
+		plan->nparams = text->nparams;
+		memcpy(plan->types, text->types, sizeof(plan->types));
+		plan->sql = text_for(text->sql, NameStr(inbox->schema));
+	}
+	return plan_run(plan, values, nulls, expected);
 }
 
 /*
@@ -357,15 +371,9 @@ count_attempt(const char *consumer, const char *event_id)
 	return attempts;
 }
 
-/*
- * inbox_attempt(consumer text, event_id text, max_attempts integer)
- *		RETURNS (attempts integer, allowed boolean)
- */
-Datum
-acme_outbox_inbox_attempt(PG_FUNCTION_ARGS)
+static Datum
+attempt(FunctionCallInfo fcinfo, const char *consumer, const char *event_id)
 {
-	const char *consumer = inbox_arg(fcinfo, 0);
-	const char *event_id = inbox_arg(fcinfo, 1);
 	TupleDesc	desc;
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
@@ -382,4 +390,20 @@ acme_outbox_inbox_attempt(PG_FUNCTION_ARGS)
 	values[0] = Int32GetDatum(attempts);
 	values[1] = BoolGetDatum(attempts <= PG_GETARG_INT32(2));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/*
+ * inbox_attempt(consumer text, event_id text, max_attempts integer)
+ *		RETURNS (attempts integer, allowed boolean)
+ */
+Datum
+acme_outbox_inbox_attempt(PG_FUNCTION_ARGS)
+{
+	return attempt(fcinfo, inbox_arg(fcinfo, 0), inbox_arg(fcinfo, 1));
+}
+
+Datum
+acme_outbox_inbox_attempt_uuid(PG_FUNCTION_ARGS)
+{
+	return attempt(fcinfo, inbox_arg(fcinfo, 0), uuid_arg(fcinfo, 1));
 }

@@ -40,6 +40,7 @@ typedef struct Inbox
 extern Inbox *inbox_current(void);
 extern Inbox *inbox_find(const char *schema);
 extern List *inbox_schemas(void);
+extern Oid	inbox_table(const char *schema, const char *table);
 
 extern uint64 inbox_run(Inbox *inbox, InboxStatement statement, Datum *values,
 						const char *nulls, int expected);

@@ -29,18 +29,24 @@
 #include "funcapi.h"
 #include "handler.h"
 #include "inbox.h"
+#include "jsontext.h"
 #include "message.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/resowner.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_process);
+PG_FUNCTION_INFO_V1(acme_outbox_inbox_process_text);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_process_jsonb);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process);
+PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_text);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_jsonb);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_batch);
+PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_batch_json);
+PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_batch_literal);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_batch_jsonb);
 
 /* half of what a backend remembers of its subtransactions in shared memory */
@@ -60,6 +66,14 @@ typedef enum Outcome
 static const char *const outcome_names[] = {
 	"later", "applied", "duplicate", "parked", "failed", "invalid", "later"
 };
+
+/* The types of envelope and message; json is read as text. */
+typedef enum ArgumentTypes
+{
+	ARGS_TEXT_JSONB,
+	ARGS_TEXT,
+	ARGS_JSONB
+} ArgumentTypes;
 
 typedef struct Delivery
 {
@@ -98,14 +112,8 @@ read_delivery(Delivery *delivery, Datum envelope, bool isnull, bool is_jsonb)
 	delivery->outcome = OUTCOME_INVALID;
 	if (isnull)
 		return;
-	if (is_jsonb)
-		delivery->envelope = DatumGetJsonbP(envelope);
-	else
-	{
-		text	   *bytes = DatumGetTextPP(envelope);
-
-		delivery->envelope = envelope_parse(VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
-	}
+	delivery->envelope = is_jsonb ? DatumGetJsonbP(envelope) :
+		jsontext_parse(DatumGetTextPP(envelope));
 	if (delivery->envelope == NULL)
 		return;
 	delivery->event_id = envelope_event_id(delivery->envelope);
@@ -134,14 +142,25 @@ begin_batch(Batch *batch, FunctionCallInfo fcinfo, Delivery *deliveries, int n)
 }
 
 static void
-read_single(FunctionCallInfo fcinfo, Batch *batch, Delivery *delivery, bool is_jsonb)
+argument_error(const char *problem)
 {
+	ereport(ERROR,
+			(errcode(ERRCODE_OX_INBOX_ARGUMENT),
+			 errmsg("%s", problem)));
+}
+
+static void
+read_single(FunctionCallInfo fcinfo, Batch *batch, Delivery *delivery, ArgumentTypes types)
+{
+	bool		invalid;
+
 	memset(delivery, 0, sizeof(Delivery));
 	begin_batch(batch, fcinfo, delivery, 1);
 	read_delivery(delivery, PG_ARGISNULL(1) ? 0 : PG_GETARG_DATUM(1),
-				  PG_ARGISNULL(1), is_jsonb);
-	if (!PG_ARGISNULL(3))
-		delivery->message = PG_GETARG_JSONB_P(3);
+				  PG_ARGISNULL(1), types == ARGS_JSONB);
+	delivery->message = jsontext_arg(fcinfo, 3, types != ARGS_TEXT, &invalid);
+	if (invalid)
+		argument_error("message is not JSON");
 }
 
 /* The elements of an array argument; false: it is null. */
@@ -158,8 +177,31 @@ read_array(FunctionCallInfo fcinfo, int i, Oid type, Datum **elements, bool **nu
 	return true;
 }
 
+static Datum
+parse_text_array(Datum literal)
+{
+	FmgrInfo	array_input;
+
+	fmgr_info(F_ARRAY_IN, &array_input);
+	return InputFunctionCall(&array_input, DatumGetCString(literal), TEXTOID, -1);
+}
+
+/* An array in the form of its literal becomes the argument. */
 static void
-read_batch(FunctionCallInfo fcinfo, Batch *batch, bool is_jsonb)
+read_literal(FunctionCallInfo fcinfo, int i)
+{
+	Datum		array;
+
+	if (PG_ARGISNULL(i))
+		return;
+	if (!jsontext_quietly(parse_text_array,
+						  CStringGetDatum(text_to_cstring(PG_GETARG_TEXT_PP(i))), &array))
+		argument_error("envelopes is not an array");
+	fcinfo->args[i].value = array;
+}
+
+static void
+read_batch(FunctionCallInfo fcinfo, Batch *batch, Oid element)
 {
 	Datum	   *envelopes;
 	Datum	   *messages;
@@ -168,19 +210,15 @@ read_batch(FunctionCallInfo fcinfo, Batch *batch, bool is_jsonb)
 	int			n;
 	int			n_messages;
 
-	if (!read_array(fcinfo, 1, is_jsonb ? JSONBOID : TEXTOID, &envelopes, &nulls, &n))
-		ereport(ERROR,
-				(errcode(ERRCODE_OX_INBOX_ARGUMENT),
-				 errmsg("envelopes is null")));
+	if (!read_array(fcinfo, 1, element, &envelopes, &nulls, &n))
+		argument_error("envelopes is null");
 	begin_batch(batch, fcinfo, palloc0(sizeof(Delivery) * Max(n, 1)), n);
 	for (int i = 0; i < n; i++)
-		read_delivery(&batch->deliveries[i], envelopes[i], nulls[i], is_jsonb);
+		read_delivery(&batch->deliveries[i], envelopes[i], nulls[i], element == JSONBOID);
 	if (!read_array(fcinfo, 3, JSONBOID, &messages, &message_nulls, &n_messages))
 		return;
 	if (n_messages != n)
-		ereport(ERROR,
-				(errcode(ERRCODE_OX_INBOX_ARGUMENT),
-				 errmsg("envelopes and messages differ in length")));
+		argument_error("envelopes and messages differ in length");
 	for (int i = 0; i < n; i++)
 		if (!message_nulls[i])
 			batch->deliveries[i].message = DatumGetJsonbP(messages[i]);
@@ -448,12 +486,12 @@ run_batch(Batch *batch)
  */
 
 static Datum
-process(FunctionCallInfo fcinfo, bool is_jsonb)
+process(FunctionCallInfo fcinfo, ArgumentTypes types)
 {
 	Batch		batch;
 	Delivery	delivery;
 
-	read_single(fcinfo, &batch, &delivery, is_jsonb);
+	read_single(fcinfo, &batch, &delivery, types);
 	if (delivery.outcome == OUTCOME_INVALID)
 		ereport(ERROR,
 				(errcode(ERRCODE_OX_ENVELOPE),
@@ -470,13 +508,19 @@ process(FunctionCallInfo fcinfo, bool is_jsonb)
 Datum
 acme_outbox_inbox_process(PG_FUNCTION_ARGS)
 {
-	return process(fcinfo, false);
+	return process(fcinfo, ARGS_TEXT_JSONB);
+}
+
+Datum
+acme_outbox_inbox_process_text(PG_FUNCTION_ARGS)
+{
+	return process(fcinfo, ARGS_TEXT);
 }
 
 Datum
 acme_outbox_inbox_process_jsonb(PG_FUNCTION_ARGS)
 {
-	return process(fcinfo, true);
+	return process(fcinfo, ARGS_JSONB);
 }
 
 static void
@@ -511,7 +555,7 @@ put_outcome(Datum *values, bool *nulls, const Delivery *delivery)
 }
 
 static Datum
-try_process(FunctionCallInfo fcinfo, bool is_jsonb)
+try_process(FunctionCallInfo fcinfo, ArgumentTypes types)
 {
 	Batch		batch;
 	Delivery	delivery;
@@ -521,7 +565,7 @@ try_process(FunctionCallInfo fcinfo, bool is_jsonb)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	read_single(fcinfo, &batch, &delivery, is_jsonb);
+	read_single(fcinfo, &batch, &delivery, types);
 	run_batch(&batch);
 	put_outcome(values, nulls, &delivery);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
@@ -534,23 +578,29 @@ try_process(FunctionCallInfo fcinfo, bool is_jsonb)
 Datum
 acme_outbox_inbox_try_process(PG_FUNCTION_ARGS)
 {
-	return try_process(fcinfo, false);
+	return try_process(fcinfo, ARGS_TEXT_JSONB);
+}
+
+Datum
+acme_outbox_inbox_try_process_text(PG_FUNCTION_ARGS)
+{
+	return try_process(fcinfo, ARGS_TEXT);
 }
 
 Datum
 acme_outbox_inbox_try_process_jsonb(PG_FUNCTION_ARGS)
 {
-	return try_process(fcinfo, true);
+	return try_process(fcinfo, ARGS_JSONB);
 }
 
 static Datum
-try_process_batch(FunctionCallInfo fcinfo, bool is_jsonb)
+try_process_batch(FunctionCallInfo fcinfo, Oid element)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Batch		batch;
 
 	InitMaterializedSRF(fcinfo, 0);
-	read_batch(fcinfo, &batch, is_jsonb);
+	read_batch(fcinfo, &batch, element);
 	run_batch(&batch);
 	for (int i = 0; i < batch.n; i++)
 	{
@@ -571,11 +621,25 @@ try_process_batch(FunctionCallInfo fcinfo, bool is_jsonb)
 Datum
 acme_outbox_inbox_try_process_batch(PG_FUNCTION_ARGS)
 {
-	return try_process_batch(fcinfo, false);
+	return try_process_batch(fcinfo, TEXTOID);
+}
+
+/* The same for envelopes text: an array's literal. */
+Datum
+acme_outbox_inbox_try_process_batch_literal(PG_FUNCTION_ARGS)
+{
+	read_literal(fcinfo, 1);
+	return try_process_batch(fcinfo, TEXTOID);
+}
+
+Datum
+acme_outbox_inbox_try_process_batch_json(PG_FUNCTION_ARGS)
+{
+	return try_process_batch(fcinfo, JSONOID);
 }
 
 Datum
 acme_outbox_inbox_try_process_batch_jsonb(PG_FUNCTION_ARGS)
 {
-	return try_process_batch(fcinfo, true);
+	return try_process_batch(fcinfo, JSONBOID);
 }

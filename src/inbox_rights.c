@@ -16,13 +16,11 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "context.h"
 #include "inbox.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/resowner.h"
 #include "utils/syscache.h"
 
@@ -33,11 +31,8 @@
 Oid
 inbox_table_owner(const Inbox *inbox, const char *table)
 {
-	Oid			namespace = get_namespace_oid(NameStr(inbox->schema), true);
-	Oid			relation = OidIsValid(namespace) ?
-	get_relname_relid(table, namespace) : InvalidOid;
-	HeapTuple	tuple = OidIsValid(relation) ?
-	SearchSysCache1(RELOID, ObjectIdGetDatum(relation)) : NULL;
+	Oid			relation = inbox_table(NameStr(inbox->schema), table);
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
 	Form_pg_class form;
 	Oid			owner;
 
@@ -45,8 +40,7 @@ inbox_table_owner(const Inbox *inbox, const char *table)
 		((Form_pg_class) GETSTRUCT(tuple))->relkind != RELKIND_RELATION)
 		ereport(ERROR,
 				(errcode(ERRCODE_OX_INBOX),
-				 errmsg("inbox \"%s\" has no table \"%s\"", NameStr(inbox->schema), table),
-				 errhint("Make it again with acme_outbox.create_inbox, or drop what is left of it.")));
+				 errmsg("\"%s\" of inbox \"%s\" is not a table", table, NameStr(inbox->schema))));
 	form = (Form_pg_class) GETSTRUCT(tuple);
 	owner = form->relowner;
 	ReleaseSysCache(tuple);

@@ -14,10 +14,8 @@
 #include "acme_outbox.h"
 
 #include "access/xact.h"
-#include "compat.h"
 #include "message.h"
 #include "utils/builtins.h"
-#include "utils/json.h"
 #include "utils/jsonb.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_message);
@@ -112,41 +110,6 @@ envelope_event_id(Jsonb *envelope)
 	if (event_id == NULL || event_id[0] == '\0' || strlen(event_id) > MAX_SHORT_STRING)
 		return NULL;
 	return event_id;
-}
-
-/*
- * envelope_parse
- *		Text as jsonb, or NULL if it is not JSON that jsonb can hold.
- *
- * The parser's own error would show a piece of the payload.  It is pure computation
- * and holds nothing but memory, so its errors can be caught without a subtransaction.
- */
-Jsonb *
-envelope_parse(const char *text, int len)
-{
-	MemoryContext context = CurrentMemoryContext;
-	JsonLexContext *lex = compat_json_lexer(text, len);
-	Jsonb	   *volatile parsed = NULL;
-
-	if (pg_parse_json(lex, &nullSemAction) != JSON_SUCCESS)
-		return NULL;
-	PG_TRY();
-	{
-		parsed = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
-													CStringGetDatum(pnstrdup(text, len))));
-	}
-	PG_CATCH();
-	{
-		int			category = ERRCODE_TO_CATEGORY(geterrcode());
-
-		if (category != ERRCODE_DATA_EXCEPTION &&
-			category != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	return parsed;
 }
 
 /*

@@ -25,7 +25,6 @@ extern Handling *message_current(void);
 extern const char *message_traceparent(void);
 extern const char *message_trace_id(void);
 
-extern Jsonb *envelope_parse(const char *text, int len);
 extern char *envelope_string(Jsonb *envelope, const char *part, const char *key);
 extern char *envelope_event_id(Jsonb *envelope);
 

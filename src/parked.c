@@ -17,6 +17,7 @@
 #include "context.h"
 #include "envelope.h"
 #include "inbox.h"
+#include "jsontext.h"
 #include "message.h"
 #include "parked.h"
 #include "utils/builtins.h"
@@ -197,11 +198,9 @@ park_message(FunctionCallInfo fcinfo, Jsonb *envelope)
 Datum
 acme_outbox_park_message(PG_FUNCTION_ARGS)
 {
-	text	   *bytes = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
-	Jsonb	   *envelope = bytes == NULL ? NULL :
-	envelope_parse(VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+	bool		invalid;
 
-	PG_RETURN_UUID_P(park_message(fcinfo, envelope));
+	PG_RETURN_UUID_P(park_message(fcinfo, jsontext_arg(fcinfo, 1, false, &invalid)));
 }
 
 Datum

@@ -20,13 +20,20 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "jsontext.h"
 #include "projection.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 #include "utils/uuid.h"
 
-PG_FUNCTION_INFO_V1(acme_outbox_project);
-PG_FUNCTION_INFO_V1(acme_outbox_project_delete);
+PG_FUNCTION_INFO_V1(acme_outbox_project_jsonb_uuid);
+PG_FUNCTION_INFO_V1(acme_outbox_project_jsonb_text);
+PG_FUNCTION_INFO_V1(acme_outbox_project_text_uuid);
+PG_FUNCTION_INFO_V1(acme_outbox_project_text_text);
+PG_FUNCTION_INFO_V1(acme_outbox_project_delete_jsonb_uuid);
+PG_FUNCTION_INFO_V1(acme_outbox_project_delete_jsonb_text);
+PG_FUNCTION_INFO_V1(acme_outbox_project_delete_text_uuid);
+PG_FUNCTION_INFO_V1(acme_outbox_project_delete_text_text);
 
 /* A row that came or went between two statements is looked at again this often. */
 #define ATTEMPTS 5
@@ -64,6 +71,14 @@ key_error(const char *problem)
 			(errcode(ERRCODE_OX_PROJECTION_KEY),
 			 errmsg("key is %s", problem),
 			 errhint("The key is a JSON object of the columns that identify the row: '{\"id\": 1}'")));
+}
+
+static void
+fields_error(const char *problem)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OX_PROJECTION_COLUMN),
+			 errmsg("fields is %s", problem)));
 }
 
 /* The members of an object, in jsonb's order. */
@@ -104,9 +119,7 @@ prepare_event(ProjectionEvent *event, Oid target, Jsonb *key, Jsonb *fields,
 	if (key == NULL || !JB_ROOT_IS_OBJECT(key) || JB_ROOT_COUNT(key) == 0)
 		key_error(key == NULL ? "null" : JB_ROOT_IS_OBJECT(key) ? "empty" : "not a JSON object");
 	if (fields != NULL && !JB_ROOT_IS_OBJECT(fields))
-		ereport(ERROR,
-				(errcode(ERRCODE_OX_PROJECTION_COLUMN),
-				 errmsg("fields is not a JSON object")));
+		fields_error("not a JSON object");
 
 	event->target = projection_target(target);
 	event->at = at;
@@ -383,34 +396,104 @@ arg_event_at(FunctionCallInfo fcinfo, int i)
 
 /* event_id is text or uuid; the functions have an overload for each. */
 static const char *
-arg_event_id(FunctionCallInfo fcinfo, int i)
+arg_event_id(FunctionCallInfo fcinfo, int i, bool is_uuid)
 {
 	if (PG_ARGISNULL(i))
 		return NULL;
-	if (get_fn_expr_argtype(fcinfo->flinfo, i) == UUIDOID)
+	if (is_uuid)
 		return DatumGetCString(DirectFunctionCall1(uuid_out, PG_GETARG_DATUM(i)));
 	return text_to_cstring(PG_GETARG_TEXT_PP(i));
 }
 
-/* project(target regclass, key jsonb, fields jsonb, event_at, event_id) RETURNS boolean */
-Datum
-acme_outbox_project(PG_FUNCTION_ARGS)
+static Jsonb *
+arg_key(FunctionCallInfo fcinfo, int i, bool is_jsonb)
 {
-	PG_RETURN_BOOL(project_row(arg_target(fcinfo),
-							   PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1),
-							   PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2),
-							   arg_event_at(fcinfo, 3), arg_event_id(fcinfo, 4)));
+	bool		invalid;
+	Jsonb	   *key = jsontext_arg(fcinfo, i, is_jsonb, &invalid);
+
+	if (invalid)
+		key_error("not JSON");
+	return key;
 }
 
-/* project_delete(target regclass, key jsonb, event_at, event_id) RETURNS boolean */
+static Jsonb *
+arg_fields(FunctionCallInfo fcinfo, int i, bool is_jsonb)
+{
+	bool		invalid;
+	Jsonb	   *fields = jsontext_arg(fcinfo, i, is_jsonb, &invalid);
+
+	if (invalid)
+		fields_error("not JSON");
+	return fields;
+}
+
+/* project(target regclass, key, fields, event_at timestamptz, event_id) RETURNS boolean */
+static Datum
+project_call(FunctionCallInfo fcinfo, bool is_jsonb, bool is_uuid)
+{
+	PG_RETURN_BOOL(project_row(arg_target(fcinfo),
+							   arg_key(fcinfo, 1, is_jsonb),
+							   arg_fields(fcinfo, 2, is_jsonb),
+							   arg_event_at(fcinfo, 3), arg_event_id(fcinfo, 4, is_uuid)));
+}
+
 Datum
-acme_outbox_project_delete(PG_FUNCTION_ARGS)
+acme_outbox_project_jsonb_uuid(PG_FUNCTION_ARGS)
+{
+	return project_call(fcinfo, true, true);
+}
+
+Datum
+acme_outbox_project_jsonb_text(PG_FUNCTION_ARGS)
+{
+	return project_call(fcinfo, true, false);
+}
+
+Datum
+acme_outbox_project_text_uuid(PG_FUNCTION_ARGS)
+{
+	return project_call(fcinfo, false, true);
+}
+
+Datum
+acme_outbox_project_text_text(PG_FUNCTION_ARGS)
+{
+	return project_call(fcinfo, false, false);
+}
+
+/* project_delete(target regclass, key, event_at timestamptz, event_id) RETURNS boolean */
+static Datum
+delete_call(FunctionCallInfo fcinfo, bool is_jsonb, bool is_uuid)
 {
 	ProjectionEvent event = {0};
 	Oid			target = arg_target(fcinfo);
 	TimestampTz at = arg_event_at(fcinfo, 2);
 
-	prepare_event(&event, target, PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1), NULL, at,
-				  id_for_target(target, arg_event_id(fcinfo, 3)));
+	prepare_event(&event, target, arg_key(fcinfo, 1, is_jsonb), NULL, at,
+				  id_for_target(target, arg_event_id(fcinfo, 3, is_uuid)));
 	PG_RETURN_BOOL(run_pinned(&event, bury));
+}
+
+Datum
+acme_outbox_project_delete_jsonb_uuid(PG_FUNCTION_ARGS)
+{
+	return delete_call(fcinfo, true, true);
+}
+
+Datum
+acme_outbox_project_delete_jsonb_text(PG_FUNCTION_ARGS)
+{
+	return delete_call(fcinfo, true, false);
+}
+
+Datum
+acme_outbox_project_delete_text_uuid(PG_FUNCTION_ARGS)
+{
+	return delete_call(fcinfo, false, true);
+}
+
+Datum
+acme_outbox_project_delete_text_text(PG_FUNCTION_ARGS)
+{
+	return delete_call(fcinfo, false, false);
 }
