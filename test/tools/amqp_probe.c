@@ -294,6 +294,13 @@ await_confirms(amqp_connection_state_t conn, uint64_t *confirmed,
 			fail("no confirm");
 		if (frame.frame_type != AMQP_FRAME_METHOD)
 			continue;
+		if (frame.payload.method.id == AMQP_CHANNEL_CLOSE_METHOD)
+		{
+			amqp_channel_close_t *m = frame.payload.method.decoded;
+
+			fail("not confirmed: %d %.*s", m->reply_code, (int) m->reply_text.len,
+				 (char *) m->reply_text.bytes);
+		}
 		if (frame.payload.method.id != AMQP_BASIC_ACK_METHOD)
 			fail("not confirmed: %s",
 				 amqp_method_name(frame.payload.method.id));

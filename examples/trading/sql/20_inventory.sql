@@ -38,13 +38,16 @@ CREATE TABLE inventory.stock_position (
 	product      text,
 	on_hand      numeric(14, 3) NOT NULL DEFAULT 0,
 	reserved     numeric(14, 3) NOT NULL DEFAULT 0,
-	available    numeric(14, 3) GENERATED ALWAYS AS (on_hand - reserved) STORED
+	available    numeric(14, 3) GENERATED ALWAYS AS (on_hand - reserved) STORED,
+	changed_at   timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE inventory.stock_position IS
 	'what there is of a line item; its row lock serialises reservations';
 COMMENT ON COLUMN inventory.stock_position.product IS 'null until the purchase is known';
 COMMENT ON COLUMN inventory.stock_position.available IS
 	'below 0 while a sale is known before its purchase';
+COMMENT ON COLUMN inventory.stock_position.changed_at IS
+	'not before the position''s last event, and before its next: for projections (EVENTS.md)';
 
 CREATE TABLE inventory.stock_movement (
 	event_id     text PRIMARY KEY,
@@ -138,6 +141,8 @@ BEGIN
 		changed.line_item_id, jsonb_build_object('lineItemId', changed.line_item_id,
 			'product', changed.product, 'onHand', changed.on_hand,
 			'reserved', changed.reserved, 'available', changed.available));
+	UPDATE inventory.stock_position p SET changed_at = clock_timestamp()
+		WHERE p.line_item_id = changed.line_item_id;
 END
 $$;
 COMMENT ON FUNCTION inventory.change_position(text, numeric, numeric, text) IS

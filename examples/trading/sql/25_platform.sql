@@ -66,3 +66,4 @@ GRANT SELECT, INSERT, UPDATE ON platform.app_user TO platform_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA platform TO platform_app;
 
 RESET ROLE;
+SELECT acme_outbox.redact_event('platform.user.invited', 'payload.token');

@@ -115,3 +115,4 @@ SELECT acme_outbox.register_handler('notification.platform', 'notification.on_pl
 	'notification_app', 'notification');
 SELECT acme_outbox.register_handler('notification.mail', 'notification.on_mail',
 	'notification_app', 'notification');
+SELECT acme_outbox.redact_event('notification.mail.send', 'payload.link');
