@@ -38,6 +38,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
+#include "wake.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_claim);
 PG_FUNCTION_INFO_V1(acme_outbox_claim_failed);
@@ -468,6 +469,7 @@ claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max
 	ArrayType  *left_open = takeover_release(lease);
 	Claim		claim;
 
+	wake_claim_begins(lease->origin);
 	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, max_bytes, false);
 	claim_look(&claim, lease, left_open);
 	if (claim.cursor.is_new && takeover_release_orphans(lease) > 0)
@@ -478,6 +480,8 @@ claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max
 	look_in_lanes(&claim, max_rows);
 
 	mark_taken(&claim, lease, &mark_pending_plan, rsinfo->setResult);
+	if (claim.taken.count > 0)
+		wake_claim_found(lease->origin);
 	mark_held(&claim);
 	move_cursor(&claim, lease);
 	report_full_lists(&claim, lease);

@@ -40,6 +40,7 @@ typedef struct WorkerSlot
 	Latch	   *latch;			/* NULL unless RUNNING */
 	SlotInfo	info;
 	OriginSet	pending;		/* to be notified */
+	OriginSet	awaited;		/* by a relay that found nothing to claim */
 } WorkerSlot;
 
 typedef struct Request
@@ -146,6 +147,34 @@ origin_set_add(OriginSet *set, const char *origin)
 	if (strcmp(origin, WAKE_ANY) == 0)
 		set->count = 0;
 	strlcpy(set->name[set->count++], origin, WAKE_NAME_SIZE);
+}
+
+/* Is the origin in the set, by its name or as one of "any"? */
+static bool
+origin_set_has(const OriginSet *set, const char *origin)
+{
+	for (int i = 0; i < set->count; i++)
+	{
+		if (strcmp(set->name[i], origin) == 0 ||
+			strcmp(set->name[i], WAKE_ANY) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Takes the origin out, if it is there by its name. */
+static void
+origin_set_remove(OriginSet *set, const char *origin)
+{
+	for (int i = 0; i < set->count; i++)
+	{
+		if (strcmp(set->name[i], origin) == 0)
+		{
+			if (i != --set->count)
+				strlcpy(set->name[i], set->name[set->count], WAKE_NAME_SIZE);
+			return;
+		}
+	}
 }
 
 /*
@@ -360,7 +389,6 @@ slot_move(WorkerSlot *slot, SlotState from, SlotState to)
 			slot->info.dboid = InvalidOid;
 			slot->latch = NULL;
 			slot->info.pid = 0;
-			slot->pending.count = 0;
 			break;
 		case SLOT_STARTING:
 			slot->generation++;
@@ -371,6 +399,9 @@ slot_move(WorkerSlot *slot, SlotState from, SlotState to)
 			slot->info.last_duty_at = 0;
 			slot->info.wakes = 0;
 			slot->info.notifies = 0;
+			/* relays may wait since before: one look of theirs says so */
+			slot->awaited.count = slot->pending.count = 0;
+			origin_set_add(&slot->pending, WAKE_ANY);
 			break;
 		case SLOT_RUNNING:
 			slot->latch = MyLatch;
@@ -472,34 +503,101 @@ slot_ask_to_leave(int slot)
 }
 
 /*
- * shmem_wake
- *		Hands origins to the database's worker, or has one started.
- *
- * The unlocked look at dboid can only miss a worker that is just coming or going.
+ * Locks the database's slot; NULL if it has no worker.  The unlocked look at dboid
+ * can only miss a worker that is just coming or going.
  */
-void
-shmem_wake(Oid dboid, const OriginSet *origins)
+static WorkerSlot *
+lock_slot_of(Oid dboid)
 {
 	for (int i = 0; i < shared->n_slots; i++)
 	{
 		WorkerSlot *slot = &shared->slots[i];
-		Latch	   *latch;
-		bool		found;
 
 		if (slot->info.dboid != dboid)
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		found = slot->info.dboid == dboid && slot->info.state != SLOT_ENDED;
-		latch = found ? slot->latch : NULL;
-		for (int o = 0; found && o < origins->count; o++)
-			origin_set_add(&slot->pending, origins->name[o]);
+		if (slot->info.dboid == dboid && slot->info.state != SLOT_ENDED)
+			return slot;
 		SpinLockRelease(&slot->mutex);
-		if (latch)
-			SetLatch(latch);
-		if (found)
-			return;
 	}
-	request_worker(dboid, false);
+	return NULL;
+}
+
+/*
+ * Moves what was published, and a relay waits for, to what is to be notified.
+ * Once notified the relay claims, and only then can it wait again.
+ */
+static bool
+add_pending(WorkerSlot *slot, const OriginSet *origins)
+{
+	bool		added = false;
+
+	if (slot->awaited.count == 0)
+		return false;
+	if (origin_set_has(origins, WAKE_ANY) || origin_set_has(&slot->awaited, WAKE_ANY))
+	{
+		slot->awaited.count = 0;
+		origin_set_add(&slot->pending, WAKE_ANY);
+		return true;
+	}
+	for (int i = 0; i < origins->count; i++)
+	{
+		if (!origin_set_has(&slot->awaited, origins->name[i]))
+			continue;
+		origin_set_remove(&slot->awaited, origins->name[i]);
+		origin_set_add(&slot->pending, origins->name[i]);
+		added = true;
+	}
+	return added;
+}
+
+/*
+ * shmem_wake
+ *		Hands origins to the database's worker, or has one started.
+ */
+void
+shmem_wake(Oid dboid, const OriginSet *origins)
+{
+	WorkerSlot *slot = lock_slot_of(dboid);
+	Latch	   *latch = NULL;
+
+	if (slot == NULL)
+	{
+		request_worker(dboid, false);
+		return;
+	}
+	if (add_pending(slot, origins))
+		latch = slot->latch;
+	SpinLockRelease(&slot->mutex);
+	if (latch)
+		SetLatch(latch);
+}
+
+/*
+ * shmem_relay_waits
+ *		A claim begins: what is committed from now on may be missing in it.
+ */
+void
+shmem_relay_waits(Oid dboid, const char *origin)
+{
+	WorkerSlot *slot = lock_slot_of(dboid);
+
+	if (slot == NULL)
+		return;
+	origin_set_add(&slot->awaited, origin);
+	SpinLockRelease(&slot->mutex);
+}
+
+/* shmem_relay_busy: the claim found something, another one will follow anyway. */
+void
+shmem_relay_busy(Oid dboid, const char *origin)
+{
+	WorkerSlot *slot = lock_slot_of(dboid);
+
+	if (slot == NULL)
+		return;
+	origin_set_remove(&slot->awaited, origin);
+	SpinLockRelease(&slot->mutex);
 }
 
 static void

@@ -56,8 +56,10 @@ extern void shmem_init(void);
 extern bool shmem_attached(void);
 extern void origin_set_add(OriginSet *set, const char *origin);
 
-/* publishers; none of these can fail */
+/* publishers and claims; none of these can fail */
 extern void shmem_wake(Oid dboid, const OriginSet *origins);
+extern void shmem_relay_waits(Oid dboid, const char *origin);
+extern void shmem_relay_busy(Oid dboid, const char *origin);
 extern void shmem_request_worker(Oid dboid);
 extern void shmem_hold(Oid dboid);
 extern void shmem_unhold(void);

@@ -10,6 +10,11 @@
  * The callbacks are registered once, by _PG_init.  What they work on is static:
  * at commit nothing can be allocated or fail.  Each noted origin carries the
  * nesting level that published it, so a rolled-back savepoint takes it along.
+ * Only a relay that waits is woken.  A claim says so before it takes its snapshot
+ * and takes it back if it found something: the commit of whatever the snapshot
+ * does not show sees the sign, as both sides go through the proc array's lock in
+ * between.  So a busy relay costs its publishers no latch and no NOTIFY.
+ *
  * PREPARE TRANSACTION forgets everything, as COMMIT PREPARED runs in a session
  * that knows nothing of it; the relay's poll finds those.
  */
@@ -139,6 +144,29 @@ wake_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		kept++;
 	}
 	n_noted = kept;
+}
+
+/*
+ * wake_claim_begins
+ *		Before a claim takes its snapshot: from now on commits wake its relay.
+ */
+void
+wake_claim_begins(const char *origin)
+{
+	if (shmem_attached())
+		shmem_relay_waits(MyDatabaseId, origin);
+}
+
+/*
+ * wake_claim_found
+ *		The claim hands out entries, so that its relay will claim again without
+ *		being told: until then commits need not wake it.
+ */
+void
+wake_claim_found(const char *origin)
+{
+	if (shmem_attached())
+		shmem_relay_busy(MyDatabaseId, origin);
 }
 
 /*

@@ -8,5 +8,7 @@
 extern void wake_init(void);
 extern void wake_note_published(const char *origin);
 extern void wake_note_check(void);
+extern void wake_claim_begins(const char *origin);
+extern void wake_claim_found(const char *origin);
 
 #endif							/* ACME_OUTBOX_WAKE_H */

@@ -1,6 +1,6 @@
 # The wake-up: a commit that published reaches a listening session at once, one
 # notification a burst, never before its row is visible, never for what was
-# rolled back.
+# rolled back, and only if a relay waits.
 use strict;
 use warnings;
 
@@ -13,19 +13,29 @@ use Time::HiRes qw(time);
 # Far above what a wake-up takes, far below anything periodic in this test.
 use constant INSTANT => 0.8;
 
-# Duties are kept quiet, so that nothing else wakes the worker.  A commit waits for
-# a standby that does not exist, unless its session says otherwise, as those of this
-# test do.
-$ENV{PGOPTIONS} = '-c synchronous_commit=local';
+# Duties are kept quiet, so that nothing else wakes the worker.
 my $node = AcmeOutbox::Cluster->create('main',
 	'wal_level = replica', 'max_wal_senders = 2',
-	'synchronous_standby_names = nobody', 'autovacuum = off',
+	'autovacuum = off',
 	'acme_outbox.duty_interval = 3600', 'acme_outbox.reaper_first_delay = 3600');
 $node->wait_sql("SELECT state = 'running' FROM acme_outbox.worker_status");
 
 my $publish = "SELECT acme_outbox.publish('events', 'k', 'a', 'Happened', '{}'::text)";
 my $listener = $node->background_psql('postgres');
 $listener->query_safe('LISTEN acme_outbox');
+
+# Relays of these origins have claimed all there is, and wait.
+my %epoch;
+
+sub await
+{
+	for my $origin (@_ ? @_ : ('shop', 'last'))
+	{
+		$epoch{$origin} //= $node->sql(
+			"SELECT epoch FROM acme_outbox.relay_acquire('$origin', 'relay')");
+		1 while $node->sql("SELECT count(*) FROM acme_outbox.claim('$origin', $epoch{$origin}, 10000, 1000000)");
+	}
+}
 
 # Payloads that have come since the last call.
 sub heard
@@ -47,8 +57,10 @@ sub hear
 sub hear_up_to_now
 {
 	my @heard = heard();
+	await('last');
 	$node->sql("SET acme_outbox.origin = 'last'; $publish");
 	wait_until(sub { push @heard, heard(); grep { $_ eq 'last' } @heard });
+	await();
 	return grep { $_ ne 'last' } @heard;
 }
 
@@ -58,6 +70,9 @@ sub counted
 	return $node->sql("SELECT $what FROM acme_outbox.worker_status");
 }
 
+# A worker that starts does not know who waits.
+hear_up_to_now();
+
 subtest 'at commit' => sub {
 	my ($took, @heard);
 
@@ -65,6 +80,15 @@ subtest 'at commit' => sub {
 	($took, @heard) = hear();
 	is_deeply(\@heard, ['shop'], 'names the origin');
 	cmp_ok($took, '<', INSTANT, sprintf 'at once (%.3f s)', $took);
+
+	$node->sql($publish);
+	is_deeply([hear_up_to_now()], [], 'not while the relay has not claimed since');
+	my $claimed = 0;
+	$node->sql($publish);
+	$claimed = $node->sql("SELECT count(*) FROM acme_outbox.claim('shop', $epoch{shop}, 10000, 1000000)");
+	$node->sql("$publish;" x 2);
+	is_deeply([ $claimed, hear_up_to_now() ], [ 1, 'shop' ],
+		'for the first commit, not after the claim that found it');
 
 	$node->sql("BEGIN; $publish; ROLLBACK");
 	$node->sql("BEGIN; SAVEPOINT s; $publish; ROLLBACK TO s; SELECT pg_current_xact_id(); COMMIT");
@@ -101,6 +125,7 @@ SQL
 subtest 'a burst is one notification' => sub {
 	$node->sql('ALTER SYSTEM SET acme_outbox.wake_delay = 1000');
 	$node->reload;
+	await();
 	my $before = counted('notifies');
 	$node->sql(join(';', ($publish) x 50));
 	is(counted("notifies - $before"), 0, 'is collected for wake_delay');
@@ -113,17 +138,38 @@ subtest 'a burst is one notification' => sub {
 
 subtest 'origins' => sub {
 	my $set = join(';', map { "SET LOCAL acme_outbox.origin = 'o$_'; $publish" } 1 .. 3);
+	await('o1', 'o2', 'o3');
 	$node->sql("BEGIN; $set; COMMIT");
 	is_deeply([ sort(hear_up_to_now()) ], [ 'o1', 'o2', 'o3' ], 'each is named');
 	$set = join(';', map { "SET LOCAL acme_outbox.origin = 'o$_'; $publish" } 1 .. 40);
 	$node->sql("BEGIN; $set; COMMIT");
 	is_deeply([hear_up_to_now()], ['*'], 'too many are any');
 	my $long = 'x' x 100;
+	await($long);
 	$node->sql("SET acme_outbox.origin = '$long'; $publish");
 	is_deeply([hear_up_to_now()], ['*'], 'a long one is any');
+	$node->sql("$publish; $publish");
+	my ($took, @heard) = hear();
+	is_deeply(\@heard, ['shop'], 'and one that is short is named again');
 };
 
 subtest 'never before the row is visible' => sub {
+	# From now on a commit waits for a standby that does not exist, unless its
+	# session says otherwise.  Claims wait for it too, so they come before.
+	await();
+	local $ENV{PGOPTIONS} = '-c synchronous_commit=local';
+	$node->sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+	$node->reload;
+	my $probe = $node->background_psql('postgres', on_error_stop => 0);
+	my $probe_pid = $probe->query_safe('SELECT pg_backend_pid()');
+	$probe->query_until(qr/started/, "\\echo started\nSET synchronous_commit = on;\n"
+		  . "DO \$\$ BEGIN LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END \$\$;\n");
+	ok($node->wait_sql("SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $probe_pid"),
+		'commits wait for a standby');
+	$node->sql("SELECT pg_terminate_backend($probe_pid)");
+	eval { $probe->quit };
+	heard();
+
 	my $known = $node->sql('SELECT count(*) FROM acme_outbox.outbox_entry');
 	my $before = counted('wakes');
 
@@ -148,6 +194,8 @@ subtest 'never before the row is visible' => sub {
 	is($node->sql('SELECT count(*) FROM acme_outbox.outbox_entry'),
 		$known + 1, 'and the row is visible');
 	$publisher->quit;
+	$node->sql('ALTER SYSTEM RESET synchronous_standby_names');
+	$node->reload;
 };
 
 subtest 'prepared transactions' => sub {
@@ -168,6 +216,8 @@ subtest 'each database for itself' => sub {
 	$there->query_safe('LISTEN acme_outbox');
 	$node->poll_query_until('other',
 		"SELECT count(*) = 2 FROM acme_outbox.worker_status WHERE state = 'running'");
+	my $there_epoch = $node->safe_psql('other', "SELECT epoch FROM acme_outbox.relay_acquire('shop', 'relay')");
+	$node->safe_psql('other', "SELECT acme_outbox.claim('shop', $there_epoch, 10, 1000000)");
 	$node->safe_psql('other', $publish);
 	my $output = '';
 	ok(wait_until(sub { $output .= $there->query_safe('SELECT 1'); $output =~ /"shop"/ }),
