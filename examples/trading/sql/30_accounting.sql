@@ -67,44 +67,6 @@ END
 $$;
 COMMENT ON FUNCTION accounting.open_period(text) IS 'open a month for invoices';
 
-/*
- * close_period(period) returns void
- *
- *	 Counts and adds up.
- *	 Errors: P0002 no such period; 55000 invoices wait to be processed.  Safe to repeat.
- */
-CREATE FUNCTION accounting.close_period(period text) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-	closing accounting.period;
-	total   record;
-BEGIN
-	SELECT * INTO STRICT closing FROM accounting.period p
-		WHERE p.tenant_id = acme_outbox.tenant() AND p.period = close_period.period
-		FOR UPDATE;
-	IF closing.status = 'CLOSED' THEN
-		RETURN;
-	END IF;
-	SELECT count(*) AS invoices, coalesce(sum(i.amount), 0) AS amount,
-		   count(*) FILTER (WHERE i.status = 'ISSUED') AS waiting
-		INTO total FROM accounting.invoice i
-		WHERE i.tenant_id = closing.tenant_id AND i.period = closing.period;
-	IF total.waiting > 0 THEN
-		RAISE EXCEPTION '% invoices of period % wait to be processed', total.waiting, period
-			USING ERRCODE = 'object_not_in_prerequisite_state';
-	END IF;
-	PERFORM acme_outbox.publish('acme.accounting', 'accounting.period.closed', period,
-		'accounting.period.closed',
-		jsonb_build_object('tenantId', closing.tenant_id, 'period', period,
-						   'invoices', total.invoices, 'amount', total.amount));
-	UPDATE accounting.period p
-		SET status = 'CLOSED', invoices = total.invoices, amount = total.amount,
-			changed_at = clock_timestamp()
-		WHERE p.tenant_id = closing.tenant_id AND p.period = closing.period;
-END
-$$;
-COMMENT ON FUNCTION accounting.close_period(text) IS 'close a month, with its totals';
-
 /* tell(invoice, event_name): both events of an invoice have its whole state. */
 CREATE FUNCTION accounting.tell(invoice accounting.invoice, event_name text) RETURNS void
 LANGUAGE sql AS $$
@@ -163,33 +125,81 @@ COMMENT ON FUNCTION accounting.on_trading_event(jsonb) IS
 	'handler: invoice what a locked deal sold and bought';
 
 /*
- * process_invoices(max_rows) returns integer
+ * process(invoice) returns void
  *
- *	 The accountant's work: processes the oldest ones.  Several may work at once.
- *	 Result: how many.
+ *	 The one step from ISSUED to PROCESSED.  Whoever comes second finds it done.
  */
-CREATE FUNCTION accounting.process_invoices(max_rows integer DEFAULT 100) RETURNS integer
+CREATE FUNCTION accounting.process(invoice accounting.invoice) RETURNS void
 LANGUAGE plpgsql AS $$
-DECLARE
-	invoice accounting.invoice;
-	done    integer := 0;
 BEGIN
-	FOR invoice IN
-		SELECT * FROM accounting.invoice i
-		WHERE i.tenant_id = acme_outbox.tenant() AND i.status = 'ISSUED'
-		ORDER BY i.invoice_id LIMIT max_rows
-		FOR UPDATE SKIP LOCKED
-	LOOP
+	PERFORM FROM accounting.invoice i
+		WHERE i.tenant_id = invoice.tenant_id AND i.invoice_id = invoice.invoice_id
+		AND i.status = 'ISSUED'
+		FOR UPDATE;
+	IF FOUND THEN
 		PERFORM accounting.tell(invoice, 'accounting.invoice.processed');
 		UPDATE accounting.invoice i SET status = 'PROCESSED', changed_at = clock_timestamp()
 			WHERE i.tenant_id = invoice.tenant_id AND i.invoice_id = invoice.invoice_id;
-		done := done + 1;
-	END LOOP;
-	RETURN done;
+	END IF;
 END
+$$;
+COMMENT ON FUNCTION accounting.process(accounting.invoice) IS
+	'process an invoice, and tell trading';
+
+/*
+ * process_invoices(max_rows) returns bigint
+ *
+ *	 The accountant's work.  Several may work at once.
+ *	 Result: how many.
+ */
+CREATE FUNCTION accounting.process_invoices(max_rows integer DEFAULT 100) RETURNS bigint
+LANGUAGE sql AS $$
+	WITH taken AS MATERIALIZED (
+		SELECT i FROM accounting.invoice i
+		WHERE i.tenant_id = acme_outbox.tenant() AND i.status = 'ISSUED'
+		ORDER BY i.invoice_id LIMIT max_rows
+		FOR UPDATE SKIP LOCKED)
+	SELECT count(accounting.process(t.i)) FROM taken t
 $$;
 COMMENT ON FUNCTION accounting.process_invoices(integer) IS
 	'process issued invoices, and tell trading';
+
+/*
+ * close_period(period) returns void
+ *
+ *	 Processes what is left of it, counts and adds up.  Invoices come in until it has the
+ *	 period's lock, and none afterwards.
+ *	 Errors: P0002 no such period.  Safe to repeat.
+ */
+CREATE FUNCTION accounting.close_period(period text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+	closing accounting.period;
+	total   record;
+BEGIN
+	SELECT * INTO STRICT closing FROM accounting.period p
+		WHERE p.tenant_id = acme_outbox.tenant() AND p.period = close_period.period
+		FOR UPDATE;
+	IF closing.status = 'CLOSED' THEN
+		RETURN;
+	END IF;
+	PERFORM accounting.process(i) FROM accounting.invoice i
+		WHERE i.tenant_id = closing.tenant_id AND i.period = closing.period
+		AND i.status = 'ISSUED';
+	SELECT count(*) AS invoices, coalesce(sum(i.amount), 0) AS amount
+		INTO total FROM accounting.invoice i
+		WHERE i.tenant_id = closing.tenant_id AND i.period = closing.period;
+	PERFORM acme_outbox.publish('acme.accounting', 'accounting.period.closed', period,
+		'accounting.period.closed',
+		jsonb_build_object('tenantId', closing.tenant_id, 'period', period,
+						   'invoices', total.invoices, 'amount', total.amount));
+	UPDATE accounting.period p
+		SET status = 'CLOSED', invoices = total.invoices, amount = total.amount,
+			changed_at = clock_timestamp()
+		WHERE p.tenant_id = closing.tenant_id AND p.period = closing.period;
+END
+$$;
+COMMENT ON FUNCTION accounting.close_period(text) IS 'close a month, with its totals';
 
 GRANT SELECT, INSERT, UPDATE ON accounting.period TO accounting_app;
 GRANT SELECT, INSERT, UPDATE (status, changed_at) ON accounting.invoice TO accounting_app;

@@ -3,7 +3,8 @@
  *
  * The two versions of trading.deal.locked have one event name and different payloads.
  * What tells them apart is the routing key, so a message that is reprocessed must keep
- * it: acme-outbox-bridge reprocess --original-key.  P 5.
+ * it: acme-outbox-bridge reprocess --original-key.  P 5.  bonus() is in 41_bonus.sql, to be
+ * released by itself.
  */
 
 SET client_min_messages = warning;
@@ -38,21 +39,6 @@ CREATE POLICY tenant ON commission.commission USING (acme_outbox.tenant_visible(
 CREATE FUNCTION commission.default_rate() RETURNS numeric
 LANGUAGE sql IMMUTABLE AS 'SELECT 0.02';
 COMMENT ON FUNCTION commission.default_rate() IS 'rate of a trader who has none';
-
-/*
- * bonus(sale_amount, purchase_amount) returns numeric
- *
- *	 Half a percent more where the deal earned a quarter of what was paid for it.
- *	 What was had for nothing has no such quarter: no bonus.
- */
-CREATE FUNCTION commission.bonus(sale_amount numeric, purchase_amount numeric) RETURNS numeric
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT CASE
-		WHEN (sale_amount - purchase_amount) / nullif(purchase_amount, 0) >= 0.25 THEN 0.005
-		ELSE 0
-	END
-$$;
-COMMENT ON FUNCTION commission.bonus(numeric, numeric) IS 'what a good deal adds to the rate';
 
 /*
  * on_trading_event(message) returns void
@@ -113,6 +99,7 @@ COMMENT ON FUNCTION commission.on_trading_event(jsonb) IS
 GRANT SELECT, INSERT, UPDATE ON commission.trader_rate TO commission_app;
 GRANT SELECT, INSERT ON commission.commission TO commission_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA commission TO commission_app;
+ALTER DEFAULT PRIVILEGES IN SCHEMA commission GRANT EXECUTE ON FUNCTIONS TO commission_app;
 
 RESET ROLE;
 SELECT acme_outbox.register_handler('commission.trading', 'commission.on_trading_event',
