@@ -136,6 +136,7 @@ DELETE FROM acme_outbox.outbox_entry WHERE origin = 'redact';
 
 \echo what is not over stays whole: refused, unroutable, nacked, released, failed; of its error a code
 SET acme_outbox.max_attempts = 2;
+ALTER TABLE acme_outbox.outbox_entry ALTER COLUMN id RESTART WITH 1000001;
 SELECT t.secret(l) FROM unnest(ARRAY['rejected', 'unroutable', 'nacked', 'released']) l;
 SELECT t.claim('redact');
 SELECT t.settle('redact', 'rejected', 'REJECTED', '406 PRECONDITION_FAILED - {"token":"s3cret"}'), t.settle('redact', 'unroutable', 'UNROUTABLE', 'NO_ROUTE exchange=users token=s3cret'),
