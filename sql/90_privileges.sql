@@ -112,14 +112,28 @@ COMMENT ON FUNCTION acme_outbox.apply_privileges(name, text, boolean) IS
 	'grant or revoke one kind of the privilege matrix';
 
 /*
- * held_kinds(role_name) returns text[]: what a role was granted.  Of kinds that no table
- * remembers, one function of their own tells.
+ * granted_directly(role_name, function) returns boolean: EXECUTE given to the role itself,
+ * not to one that it is a member of.
+ */
+CREATE FUNCTION acme_outbox.granted_directly(role_name name, function text) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT EXISTS (
+		SELECT FROM pg_proc p, aclexplode(p.proacl) a, pg_roles r
+		WHERE p.oid = function::regprocedure AND a.grantee = r.oid AND r.rolname = role_name)
+$$;
+COMMENT ON FUNCTION acme_outbox.granted_directly(name, text) IS
+	'whether a role itself was granted a function';
+
+/*
+ * held_kinds(role_name) returns text[]: what a role itself was granted.  Of kinds that no
+ * table remembers, one function of their own tells.
  */
 CREATE FUNCTION acme_outbox.held_kinds(role_name name) RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT array_remove(ARRAY[
-		CASE WHEN has_function_privilege(role_name, 'acme_outbox.publish_row()', 'EXECUTE')
+		CASE WHEN acme_outbox.granted_directly(role_name, 'acme_outbox.publish_row()')
 			 THEN 'publisher' END,
 		CASE WHEN EXISTS (SELECT FROM acme_outbox.relay_grant g
 						  WHERE g.role_name = held_kinds.role_name) THEN 'relay' END,
@@ -128,7 +142,7 @@ AS $$
 		CASE WHEN EXISTS (SELECT FROM acme_outbox.inbox i
 						  WHERE i.owner = held_kinds.role_name AND i.tenancy = 'required')
 			 THEN 'owner' END,
-		CASE WHEN has_function_privilege(role_name, 'acme_outbox.parked_counts()', 'EXECUTE')
+		CASE WHEN acme_outbox.granted_directly(role_name, 'acme_outbox.parked_counts()')
 			 THEN 'monitor' END], NULL)
 $$;
 COMMENT ON FUNCTION acme_outbox.held_kinds(name) IS
@@ -142,6 +156,10 @@ DECLARE
 	held text[];
 	kind text;
 BEGIN
+	/* of a role that is gone, only what our tables remember was left */
+	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role_name) THEN
+		RETURN;
+	END IF;
 	held := array_remove(acme_outbox.held_kinds(role_name), unwanted_kind);
 	PERFORM acme_outbox.apply_privileges(role_name, unwanted_kind, false);
 	FOREACH kind IN ARRAY held LOOP

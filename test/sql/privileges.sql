@@ -160,6 +160,21 @@ SELECT acme_outbox.revoke_relay('outbox_test_relay_b', 'priv-b');
 SELECT acme_outbox.revoke_relay('outbox_test_group', 'priv-a');
 SELECT acme_outbox.revoke_publisher('outbox_test_pub');
 SELECT t.rights(r) FROM unnest(ARRAY['outbox_test_relay_a', 'outbox_test_relay_b', 'outbox_test_group', 'outbox_test_pub']) r;
+\echo -- what a role has as a member of another is neither taken from it nor given to it
+SELECT acme_outbox.grant_publisher('outbox_test_group'), acme_outbox.grant_monitor('outbox_test_group'), acme_outbox.grant_relay('outbox_test_group', 'priv-a');
+SELECT acme_outbox.grant_relay('outbox_test_member', 'priv-b');
+SELECT acme_outbox.revoke_relay('outbox_test_member', 'priv-b'), acme_outbox.revoke_publisher('outbox_test_member');
+SELECT count(*) FROM pg_proc p, aclexplode(p.proacl) a WHERE p.pronamespace = 'acme_outbox'::regnamespace AND a.grantee = 'outbox_test_member'::regrole;
+SELECT t.rights('outbox_test_member') = t.rights('outbox_test_group');
+SELECT acme_outbox.revoke_publisher('outbox_test_group'), acme_outbox.revoke_monitor('outbox_test_group'), acme_outbox.revoke_relay('outbox_test_group', 'priv-a');
+SELECT t.rights('outbox_test_member'), t.rights('outbox_test_group');
+\echo -- of a role that was dropped, its name is forgotten
+CREATE ROLE outbox_test_gone;
+SELECT acme_outbox.grant_relay('outbox_test_gone', 'priv-a');
+DROP OWNED BY outbox_test_gone;
+DROP ROLE outbox_test_gone;
+SELECT acme_outbox.revoke_relay('outbox_test_gone', 'priv-a');
+SELECT count(*) FROM acme_outbox.relay_grant WHERE role_name = 'outbox_test_gone';
 -- taking back what was not given is fine
 SELECT acme_outbox.revoke_relay('outbox_test_nobody', 'priv-a');
 SELECT acme_outbox.revoke_publisher('outbox_test_nobody');
