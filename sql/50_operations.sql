@@ -131,7 +131,9 @@ AS $$
 		SELECT b.origin, b.message_key,
 			coalesce(bool_or(b.status = 'PUBLISHING'
 				OR (b.status = 'FAILED' AND b.next_attempt_at = 'infinity' AND b.failed_at IS NOT NULL)
-				OR (b.status = 'PENDING' AND b.next_attempt_at < 'infinity')), false) AS all_wait,
+				OR (b.status = 'PENDING' AND b.next_attempt_at < 'infinity'
+					AND (b.hold_reason IS DISTINCT FROM 'SCHEDULED'
+						 OR b.next_attempt_at <= clock_timestamp()))), false) AS all_wait,
 			min(b.id) FILTER (WHERE b.status = 'PENDING' AND b.next_attempt_at IS NULL) AS untouched
 		FROM acme_outbox.outbox_entry b
 		WHERE b.status IN ('PENDING', 'PUBLISHING', 'FAILED') AND b.message_key IS NOT NULL

@@ -33,6 +33,9 @@ SELECT t.verify('verify');
 -- by an earlier one that waits, it is
 UPDATE acme_outbox.outbox_entry SET next_attempt_at = '2101-01-01', hold_reason = 'RETRY' WHERE origin = 'verify' AND routing_key = 'v6';
 SELECT t.verify('verify');
+-- by one that is scheduled for later, it is not
+UPDATE acme_outbox.outbox_entry SET hold_reason = 'SCHEDULED' WHERE origin = 'verify' AND routing_key = 'v6';
+SELECT t.verify('verify');
 UPDATE acme_outbox.outbox_entry SET next_attempt_at = NULL, hold_reason = NULL WHERE origin = 'verify' AND status = 'PENDING';
 SELECT t.verify('verify');
 
