@@ -157,6 +157,7 @@ CREATE TABLE acme_outbox.outbox_cursor (
 	pass      pg_snapshot,
 	pass_id   bigint,
 	skipped   bigint[] NOT NULL,
+	orphans_to bigint,
 	moved_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
 	PRIMARY KEY (origin, position)
 );
@@ -166,6 +167,8 @@ COMMENT ON COLUMN acme_outbox.outbox_cursor.pass IS
 	'snapshot of the late pass under way; NULL: none';
 COMMENT ON COLUMN acme_outbox.outbox_cursor.pass_id IS
 	'late ids up to this one were handled by the pass under way';
+COMMENT ON COLUMN acme_outbox.outbox_cursor.orphans_to IS
+	'before anything is claimed, entries in flight without a claim are released: done up to this id; NULL: done';
 
 CREATE TABLE acme_outbox.relay_lease (
 	origin      text PRIMARY KEY,
@@ -174,11 +177,14 @@ CREATE TABLE acme_outbox.relay_lease (
 	acquired_at timestamptz NOT NULL,
 	renewed_at  timestamptz NOT NULL,
 	expires_at  timestamptz NOT NULL,
-	takeover_pending boolean NOT NULL
+	takeover_pending boolean NOT NULL,
+	released    boolean NOT NULL DEFAULT false
 );
 CREATE UNIQUE INDEX relay_lease_epoch ON acme_outbox.relay_lease (epoch);
 COMMENT ON COLUMN acme_outbox.relay_lease.takeover_pending IS
 	'older epochs may have left claims open; the next claim looks';
+COMMENT ON COLUMN acme_outbox.relay_lease.released IS
+	'handed over by its relay: it can settle what it knows, and neither claim nor renew';
 CREATE SEQUENCE acme_outbox.relay_epoch_seq;
 /* From the clock: a relay of an extension that was dropped must not share an epoch. */
 SELECT pg_catalog.setval('acme_outbox.relay_epoch_seq',

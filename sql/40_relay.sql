@@ -50,12 +50,15 @@ AS 'MODULE_PATHNAME', 'acme_outbox_relay_acquire';
 COMMENT ON FUNCTION acme_outbox.relay_acquire(text, text) IS
 	'ask to be the active relay of an origin; no row: stand by';
 
-/* relay_renew(origin, epoch) returns boolean: extends the lease; false: it is lost. */
+/*
+ * relay_renew(origin, epoch) returns boolean: extends the lease; false: it is lost, to
+ * another relay or because this one released it.
+ */
 CREATE FUNCTION acme_outbox.relay_renew(origin text, epoch bigint) RETURNS boolean
 LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'acme_outbox_relay_renew';
 COMMENT ON FUNCTION acme_outbox.relay_renew(text, bigint) IS
-	'extend the lease; false: another relay has taken over';
+	'extend the lease; false: another relay has taken over, or it was released';
 
 /*
  * relay_release(origin, epoch) returns boolean: hands over at once and notifies those

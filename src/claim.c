@@ -463,6 +463,28 @@ look_in_lanes(Claim *claim, int max_rows)
 	lane_due_end(claim);
 }
 
+/*
+ * Before the first claim in a restored database.  False: there are more; the relay is
+ * asked to come again at once.
+ */
+static bool
+release_orphans(Claim *claim, const Lease *lease, const ArrayType *left_open)
+{
+	Cursor		cursor = claim->cursor;
+
+	if (takeover_release_orphans(&claim->table, &cursor) > 0)
+		claim_look(claim, lease, left_open);
+	if (cursor.has_orphans)
+	{
+		cursor_write(lease->origin, &cursor);
+		Async_Notify("acme_outbox", lease->origin);
+		return false;
+	}
+	claim->cursor_moved = !claim->cursor.is_new;
+	claim->cursor.has_orphans = false;
+	return true;
+}
+
 static void
 claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max_bytes)
 {
@@ -472,8 +494,11 @@ claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max
 	wake_claim_begins(lease->origin);
 	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, max_bytes, false);
 	claim_look(&claim, lease, left_open);
-	if (claim.cursor.is_new && takeover_release_orphans(lease) > 0)
-		claim_look(&claim, lease, left_open);
+	if (claim.cursor.has_orphans && !release_orphans(&claim, lease, left_open))
+	{
+		entries_close(&claim.table);
+		return;
+	}
 
 	/* the old relay's last settle may have woken a key before we held its rows */
 	claim.keys_freed = lease->takeover_pending && ARR_NDIM(left_open) == 0;

@@ -27,15 +27,16 @@
 #define CURSOR_ROWS_KEPT 100
 
 static KeptPlan read_plan = {
-	"SELECT position, last_id, seen::text, pass::text, pass_id, skipped"
+	"SELECT position, last_id, seen::text, pass::text, pass_id, skipped, orphans_to"
 	" FROM acme_outbox.outbox_cursor WHERE origin = $1 ORDER BY position DESC LIMIT 1",
 	1, {TEXTOID}
 };
 
 static KeptPlan write_plan = {
-	"INSERT INTO acme_outbox.outbox_cursor (origin, position, last_id, seen, pass, pass_id, skipped)"
-	" VALUES ($1, $2, $3, $4::pg_snapshot, $5::pg_snapshot, $6, $7)",
-	7, {TEXTOID, INT8OID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8ARRAYOID}
+	"INSERT INTO acme_outbox.outbox_cursor (origin, position, last_id, seen, pass, pass_id,"
+	" skipped, orphans_to)"
+	" VALUES ($1, $2, $3, $4::pg_snapshot, $5::pg_snapshot, $6, $7, $8)",
+	8, {TEXTOID, INT8OID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8ARRAYOID, INT8OID}
 };
 
 static KeptPlan trim_plan = {
@@ -138,8 +139,8 @@ xid_set_parse(const char *s)
 static void
 cursor_start(const XidSet *now, Cursor *cursor)
 {
-	cursor->is_new = true;
-	cursor->last_id = PG_INT64_MIN;
+	cursor->is_new = cursor->has_orphans = true;
+	cursor->last_id = cursor->orphans_to = PG_INT64_MIN;
 	cursor->seen = (XidSet *) now;
 }
 
@@ -166,14 +167,16 @@ cursor_read(const char *origin, const XidSet *now, Cursor *cursor)
 	cursor->pass_id = DatumGetInt64(SPI_getbinval(row, desc, 5, &isnull));
 	cursor->skipped = int64_array_values(DatumGetArrayTypeP(SPI_getbinval(row, desc, 6, &isnull)),
 										 &cursor->nskipped);
+	cursor->orphans_to = DatumGetInt64(SPI_getbinval(row, desc, 7, &isnull));
+	cursor->has_orphans = !isnull;
 }
 
 void
 cursor_write(const char *origin, const Cursor *cursor)
 {
 	int64		position = cursor->position + 1;
-	char		nulls[8] = "       ";
-	Datum		args[7];
+	char		nulls[] = "        ";
+	Datum		args[8];
 
 	args[0] = CStringGetTextDatum(origin);
 	args[1] = Int64GetDatum(position);
@@ -184,6 +187,8 @@ cursor_write(const char *origin, const Cursor *cursor)
 	args[6] = PointerGetDatum(int64_array(cursor->skipped, cursor->nskipped));
 	if (cursor->pass == NULL)
 		nulls[4] = nulls[5] = 'n';
+	args[7] = Int64GetDatum(cursor->orphans_to);
+	nulls[7] = cursor->has_orphans ? ' ' : 'n';
 	plan_run(&write_plan, args, nulls, SPI_OK_INSERT);
 
 	if (position % CURSOR_ROWS_KEPT == 0)

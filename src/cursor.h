@@ -19,6 +19,8 @@ typedef struct XidSet
 typedef struct Cursor
 {
 	bool		is_new;			/* the origin had none */
+	bool		has_orphans;	/* entries in flight without a claim may be left ... */
+	int64		orphans_to;		/* ... above this id */
 	int64		position;
 	int64		last_id;		/* see sql/10_tables.sql for the meanings */
 	XidSet	   *seen;

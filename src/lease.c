@@ -6,7 +6,8 @@
  * that fences every later call.  A lease can be taken when there is none, when it
  * has expired, or by the same relay again, always under a new epoch: a process that
  * asks again has forgotten what it had in flight.  Renewing works as long as the
- * epoch is the current one, even late: nobody else can hold it.
+ * epoch is the current one, even late: nobody else can hold it.  A lease that was handed
+ * over is not renewed and claims no more; settling what is known stays possible.
  *
  * Times are clock_timestamp() of the database, never the relay's.  The row lock in
  * relay_acquire makes two standbys take turns; claim and settle only read.
@@ -58,7 +59,7 @@ static KeptPlan acquire_plan = {
 	" AND h.expires_at > clock_timestamp() AND h.relay <> $2)"
 	" ON CONFLICT (origin) DO UPDATE SET epoch = excluded.epoch, relay = excluded.relay,"
 	" acquired_at = excluded.acquired_at, renewed_at = excluded.renewed_at,"
-	" expires_at = excluded.expires_at, takeover_pending = true"
+	" expires_at = excluded.expires_at, takeover_pending = true, released = false"
 	" WHERE l.expires_at <= clock_timestamp() OR l.relay = excluded.relay"
 	" RETURNING epoch",
 	3, {TEXTOID, TEXTOID, INT4OID}
@@ -67,18 +68,18 @@ static KeptPlan acquire_plan = {
 static KeptPlan renew_plan = {
 	"UPDATE acme_outbox.relay_lease SET renewed_at = clock_timestamp(),"
 	" expires_at = clock_timestamp() + $3 * interval '1 ms'"
-	" WHERE origin = $1 AND epoch = $2",
+	" WHERE origin = $1 AND epoch = $2 AND NOT released",
 	3, {TEXTOID, INT8OID, INT4OID}
 };
 
 static KeptPlan release_plan = {
-	"UPDATE acme_outbox.relay_lease SET expires_at = clock_timestamp()"
-	" WHERE origin = $1 AND epoch = $2"
+	"UPDATE acme_outbox.relay_lease SET expires_at = clock_timestamp(), released = true"
+	" WHERE origin = $1 AND epoch = $2 AND NOT released"
 	" RETURNING pg_notify('acme_outbox', origin)",
 	2, {TEXTOID, INT8OID}
 };
 
-#define LEASE_COLUMNS "origin, relay, epoch, takeover_pending"
+#define LEASE_COLUMNS "origin, relay, epoch, takeover_pending, released"
 
 static KeptPlan by_origin_plan = {
 	"SELECT " LEASE_COLUMNS " FROM acme_outbox.relay_lease WHERE origin = $1",
@@ -175,6 +176,7 @@ read_lease(KeptPlan *plan, Datum key, Lease *lease)
 	lease->relay = SPI_getvalue(row, desc, 2);
 	lease->epoch = DatumGetInt64(SPI_getbinval(row, desc, 3, &isnull));
 	lease->takeover_pending = DatumGetBool(SPI_getbinval(row, desc, 4, &isnull));
+	lease->released = DatumGetBool(SPI_getbinval(row, desc, 5, &isnull));
 	return true;
 }
 
@@ -190,15 +192,15 @@ fenced(int64 epoch)
 	ereport(ERROR,
 			(errcode(ERRCODE_OX_FENCED),
 			 errmsg("epoch " INT64_FORMAT " is not the current one", epoch),
-			 errdetail("Another relay has taken over, or this one acquired again."),
+			 errdetail("Another relay has taken over, or this one acquired again or released it."),
 			 errhint("Forget what was claimed under it and call relay_acquire.")));
 }
 
-/* Claim's fence: the caller's epoch must be the origin's current one. */
+/* Claim's fence: the caller's epoch must be the origin's current one, and not released. */
 void
 lease_require(const char *origin, int64 epoch, Lease *lease)
 {
-	if (!lease_current(origin, lease) || lease->epoch != epoch)
+	if (!lease_current(origin, lease) || lease->epoch != epoch || lease->released)
 		fenced(epoch);
 }
 

@@ -13,6 +13,7 @@ typedef struct Lease
 	char	   *relay;
 	int64		epoch;
 	bool		takeover_pending;	/* older epochs may have left claims open */
+	bool		released;		/* handed over */
 } Lease;
 
 extern void lease_check_arguments(FunctionCallInfo fcinfo);

@@ -7,6 +7,10 @@
  * charged.  Under strand they stay PUBLISHING until the reaper fails them.  Either
  * way the keys of what is still open are blocked, so that nothing overtakes it.
  *
+ * A database that was restored holds entries in flight and no claims at all.  They are
+ * released before anything is claimed, so that nothing of their keys overtakes them: a
+ * bounded number by each claim, the cursor remembers how far.
+ *
  * Settle locks the claim row before its entries, and so does this: an old relay's
  * late settle comes wholly before or finds its claim gone.
  */
@@ -17,7 +21,13 @@
 #include "plans.h"
 #include "settle.h"
 #include "takeover.h"
+#include "access/stratnum.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+
+/* orphans released, and rows looked at for them, by one claim */
+#define ORPHANS_AT_ONCE 5000
+#define ORPHAN_LOOKS 100000
 
 static KeptPlan stale_plan = {
 	"SELECT claim_id, ids FROM acme_outbox.outbox_claim WHERE origin = $1 AND epoch < $2"
@@ -47,9 +57,9 @@ static KeptPlan orphans_plan = {
 	" failed_at = CASE WHEN $2 THEN failed_at ELSE coalesce(failed_at, clock_timestamp()) END,"
 	" last_error = CASE WHEN $2 THEN last_error"
 	" ELSE 'stranded in PUBLISHING, outcome not known' END"
-	" WHERE origin = $1 AND status = 'PUBLISHING' AND NOT EXISTS"
+	" WHERE ctid = ANY ($1) AND status = 'PUBLISHING' AND NOT EXISTS"
 	" (SELECT FROM acme_outbox.outbox_claim c WHERE c.claim_id = e.claim_id)",
-	2, {TEXTOID, BOOLOID}
+	2, {TIDARRAYOID, BOOLOID}
 };
 
 static void
@@ -91,13 +101,43 @@ takeover_release(const Lease *lease)
 	return left_open;
 }
 
-uint64
-takeover_release_orphans(const Lease *lease)
+/* The next rows in flight above cursor->orphans_to; moves it, and tells when it is over. */
+static int
+find_orphans(EntryTable *table, Cursor *cursor, ItemPointerData *tids)
 {
-	Datum		args[] = {CStringGetTextDatum(lease->origin),
+	EntryCondition above = {2, BTGreaterStrategyNumber, F_INT8GT,
+	Int64GetDatum(cursor->orphans_to)};
+	EntryScan	scan;
+	int			looks = ORPHAN_LOOKS;
+	int			n = 0;
+
+	cursor->has_orphans = false;
+	entry_scan_begin(&scan, table, INDEX_PKEY, &above, 1);
+	while (entry_scan_next(&scan))
+	{
+		if (entry_enum(scan.slot, ENTRY_STATUS) == table->status_publishing)
+			tids[n++] = scan.slot->tts_tid;
+		cursor->orphans_to = entry_int64(scan.slot, ENTRY_ID);
+		if (n == ORPHANS_AT_ONCE || --looks == 0)
+		{
+			cursor->has_orphans = true;
+			break;
+		}
+	}
+	entry_scan_end(&scan);
+	return n;
+}
+
+/* Returns how many were released; cursor->has_orphans: there may be more. */
+uint64
+takeover_release_orphans(EntryTable *table, Cursor *cursor)
+{
+	ItemPointerData *tids = palloc(sizeof(ItemPointerData) * ORPHANS_AT_ONCE);
+	int			n = find_orphans(table, cursor, tids);
+	Datum		args[] = {PointerGetDatum(tid_array(tids, n)),
 	BoolGetDatum(guc_stale_claim_policy == STALE_CLAIM_RECLAIM)};
 
-	return plan_run(&orphans_plan, args, NULL, SPI_OK_UPDATE);
+	return n > 0 ? plan_run(&orphans_plan, args, NULL, SPI_OK_UPDATE) : 0;
 }
 
 void

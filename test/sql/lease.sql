@@ -15,7 +15,7 @@ SELECT acme_outbox.relay_renew('lease', :epoch_1);
 SELECT t.acquire('lease', 'relay-1');
 SELECT t.epoch('lease') AS epoch_2 \gset
 SELECT :epoch_2 > :epoch_1;
-SELECT t.error(format('SELECT * FROM acme_outbox.claim(''lease'', %s, 1, 1)', :epoch_1)) = format('OX101 | epoch %s is not the current one | Another relay has taken over, or this one acquired again. | Forget what was claimed under it and call relay_acquire.', :epoch_1);
+SELECT t.error(format('SELECT * FROM acme_outbox.claim(''lease'', %s, 1, 1)', :epoch_1)) = format('OX101 | epoch %s is not the current one | Another relay has taken over, or this one acquired again or released it. | Forget what was claimed under it and call relay_acquire.', :epoch_1);
 SELECT t.sqlstate(format('SELECT * FROM acme_outbox.claim_failed(''lease'', %s, 1)', :epoch_1));
 SELECT t.sqlstate(format('SELECT * FROM acme_outbox.settle(%s, 1, ''{}'', ''{}'', ''{}'', ''{}'')', :epoch_1));
 SELECT acme_outbox.relay_renew('lease', :epoch_1), acme_outbox.relay_release('lease', :epoch_1);
@@ -52,7 +52,13 @@ SELECT count(*), bool_and(epoch = t.epoch('lease')), bool_and(claimed_by = 'rela
 SELECT t.verify('lease');
 SELECT t.settle('lease', '*', 'PUBLISHED');
 
-\echo release hands over at once
+\echo release hands over at once, and for good: not renewed, nothing claimed, only settled what is known
+SELECT t.pub('A', 'r1'), t.pub('A', 'r2'), t.claim('lease', 1);
+SELECT acme_outbox.relay_release('lease', t.epoch('lease'));
+SELECT acme_outbox.relay_renew('lease', t.epoch('lease')), acme_outbox.relay_release('lease', t.epoch('lease'));
+SELECT t.sqlstate(format('SELECT * FROM acme_outbox.claim(%L, %s, 1, 1)', 'lease', t.epoch('lease')));
+SELECT t.settle('lease', 'r1', 'PUBLISHED');
+SELECT t.acquire('lease', 'relay-3'), acme_outbox.relay_renew('lease', t.epoch('lease')), t.drain('lease');
 SELECT acme_outbox.relay_release('lease', t.epoch('lease'));
 SELECT t.acquire('lease', 'relay-3');
 SELECT relay FROM acme_outbox.relay_lease WHERE origin = 'lease';
