@@ -210,6 +210,17 @@ check_aggregate(const char *aggregate)
 				 errmsg("aggregate is longer than %d bytes", MAX_SHORT_STRING)));
 }
 
+/* What may follow the numbers: nothing, or a pre-release or build in semver's letters. */
+static bool
+is_version_suffix(const char *p)
+{
+	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-";
+
+	if (*p == '\0')
+		return true;
+	return (*p == '-' || *p == '+') && p[1] != '\0' && p[strspn(p, letters)] == '\0';
+}
+
 static void
 check_schema_version(const char *version)
 {
@@ -225,8 +236,7 @@ check_schema_version(const char *version)
 			break;
 		p++;
 	}
-	if (numbers != 3 || (*p != '\0' && *p != '-' && *p != '+') ||
-		strlen(version) > MAX_SCHEMA_VERSION)
+	if (numbers != 3 || !is_version_suffix(p) || strlen(version) > MAX_SCHEMA_VERSION)
 		ereport(ERROR,
 				(errcode(ERRCODE_OX_ARGUMENT),
 				 errmsg("invalid schema_version"),

@@ -3,12 +3,13 @@
 # What a block is for stands in a comment right above its fence:
 #
 #   <!-- not run: REASON -->   left alone
-#   <!-- run as ROLE -->       SQL, as that role instead of the superuser
+#   <!-- run as ROLE -->       as that role instead of the superuser
+#   <!-- setup -->             python or js: comes before the later blocks of its language
 #   <!-- run in background --> a bridge, stopped after the last block
 #   <!-- run last -->          after all others, the bridge stopped
 #   <!-- output -->            what the block before must print
 #
-# An sh or sql block without a comment is run.
+# An sh, sql, python, js or java block without a comment is run; test/docs/Driver.pm says how.
 package Page;
 
 use strict;

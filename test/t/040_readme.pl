@@ -10,6 +10,7 @@ use AcmeOutbox::Check;
 use AcmeOutbox::Cluster;
 use FindBin;
 use lib "$FindBin::RealBin/../docs";
+use Driver;
 use Page;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -17,7 +18,8 @@ use Test::More;
 my $stage = $ENV{ACME_STAGE} // "$FindBin::RealBin/../..";
 my $readme = Page->read_page("$stage/README.md");
 
-my $node = AcmeOutbox::Cluster->create_empty('readme', "acme_outbox.autocommit_publish = 'warn'");
+my $node = AcmeOutbox::Cluster->create_empty('readme', "acme_outbox.autocommit_publish = 'warn'",
+	"listen_addresses = '127.0.0.1'");
 my $broker = AcmeOutbox::Broker->new;
 eval { $broker->api('DELETE', 'vhosts/shop') };    # of a run that was killed
 my $broker_dir = $broker->{dir} // $ENV{RABBITMQ_DIR};
@@ -39,6 +41,7 @@ my %place = (
 	PGUSER       => 'postgres',
 	RABBITMQ_URI => "amqp://shop_bridge:change-me\@127.0.0.1:$broker->{port}/shop");
 append_to_file("$work/state", '');
+my $drivers = Driver->new($stage, $work);
 
 my @background;
 
@@ -74,10 +77,19 @@ sub only_reads
 	return $block->{text} !~ /^(?!SELECT|FROM|\s)/m && $block->{text} !~ /publish\(|retry|adopt|grant/;
 }
 
+sub run_driver
+{
+	my ($block, $role) = @_;
+	my ($ok, $out, $err) = $drivers->run($block, %place, PGDATABASE => 'shop',
+		PGUSER => $role // 'postgres');
+	return ($ok ? 0 : 1, $out, $err);
+}
+
 sub run_block
 {
 	my ($block) = @_;
 	my ($role) = $block->{mark} =~ /^run as (\w+)$/;
+	return run_driver($block, $role) if $drivers->speaks($block->{language});
 	return $block->{language} eq 'sql' ? run_sql($block->{text}, $role) : run_sh($block->{text});
 }
 
@@ -138,6 +150,8 @@ sub run_page
 	my ($page, $label) = @_;
 	my ($ran, $before, @last) = (0);
 
+	$drivers->turn_page;
+
 	for my $block ($page->blocks)
 	{
 		my ($language, $mark) = @{$block}{qw(language mark)};
@@ -166,9 +180,9 @@ sub run_page
 			$ran++;
 		}
 		elsif ($mark eq 'run last') { push @last, $block; }
-		elsif ($language eq 'sh' || $language eq 'sql')
+		elsif ($language eq 'sh' || $language eq 'sql' || $drivers->speaks($language))
 		{
-			die "$name: unknown comment \"$mark\"\n" if $mark ne '' && $mark !~ /^run as \w+$/;
+			die "$name: unknown comment \"$mark\"\n" if $mark !~ /^(?:run as \w+|setup|)$/;
 			my ($status, $out, $err) = run_block($block);
 			is($status, 0, $name) or diag $out, $err;
 			unlike($err, qr/\b(WARNING|ERROR):/, "$name: no warning");
