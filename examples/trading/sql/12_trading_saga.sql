@@ -87,7 +87,7 @@ DECLARE
 BEGIN
 	PERFORM trading.open_deal(request ->> 'dealId');
 	INSERT INTO trading.sale_saga (sale_id, request, expires_at)
-		VALUES (reserve_sale.sale_id, reserve_sale.request, reserve_sale.expires_at);
+		VALUES (sale_id, request, expires_at);
 	PERFORM trading.publish('ReserveStock', sale_id,
 		jsonb_build_object('saleId', sale_id, 'expiresAt', expires_at, 'lines', lines),
 		routing_key => 'inventory.command.reserve-stock', kind => 'COMMAND');

@@ -321,12 +321,12 @@ CREATE FUNCTION inventory.reserve_stock(command jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-	sale_id    text := command ->> 'saleId';
+	sale       text := command ->> 'saleId';
 	expires_at timestamptz := command ->> 'expiresAt';
 	late       boolean := expires_at <= clock_timestamp();
 	short      jsonb;
 BEGIN
-	INSERT INTO inventory.stock_hold VALUES (sale_id, acme_outbox.tenant(),
+	INSERT INTO inventory.stock_hold VALUES (sale, acme_outbox.tenant(),
 		CASE WHEN late THEN 'CLOSED' ELSE 'HELD' END::inventory.hold_state, expires_at)
 		ON CONFLICT ON CONSTRAINT stock_hold_pkey DO NOTHING;
 	IF NOT FOUND OR late THEN
@@ -334,12 +334,12 @@ BEGIN
 	END IF;
 	short := inventory.shortfalls(command -> 'lines');
 	IF short IS NULL THEN
-		PERFORM inventory.hold_lines(sale_id, command -> 'lines');
-		PERFORM inventory.answer(sale_id, 'StockReserved', 'stock-reserved',
+		PERFORM inventory.hold_lines(sale, command -> 'lines');
+		PERFORM inventory.answer(sale, 'StockReserved', 'stock-reserved',
 			jsonb_build_object('expiresAt', expires_at));
 	ELSE
-		UPDATE inventory.stock_hold h SET state = 'REFUSED' WHERE h.sale_id = reserve_stock.sale_id;
-		PERFORM inventory.answer(sale_id, 'StockInsufficient', 'stock-insufficient',
+		UPDATE inventory.stock_hold h SET state = 'REFUSED' WHERE h.sale_id = sale;
+		PERFORM inventory.answer(sale, 'StockInsufficient', 'stock-insufficient',
 			jsonb_build_object('lines', short));
 	END IF;
 END
