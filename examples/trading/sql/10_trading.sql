@@ -1,5 +1,5 @@
 /*
- * trading: deals, their purchases and sales.  P 2.1, P 3; docs/trading.md.
+ * trading: deals, their purchases and sales.  P 2.1, P 3; docs/selling-stock.md.
  *
  * Three rules carry the whole service:
  *

@@ -1,5 +1,5 @@
 /*
- * inventory: what is in stock, and for whom it is kept.  P 2.1, P 3; docs/trading.md.
+ * inventory: what is in stock, and for whom it is kept.  P 2.1, P 3; docs/selling-stock.md.
  *
  * A message is a list of steps (steps_of), and a step is one change of one line item with
  * what it publishes (apply_step).  A step that was made before changes nothing: a stock
