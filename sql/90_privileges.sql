@@ -67,6 +67,9 @@ AS $$
 		('monitor', 'backlog'),
 		('monitor', 'parked_rows'),
 		('monitor', 'parked_counts'),
+		('monitor', 'metrics'),
+		('monitor', 'metrics_text'),
+		('monitor', 'consumed'),
 		('monitor', 'worker_slots'),
 		('monitor', 'worker_preloaded')
 	) AS f (kind, name)
@@ -81,6 +84,7 @@ AS $$
 		('consumer', 'SELECT', 'TABLE acme_outbox.inbox'),
 		('monitor', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
 		('monitor', 'SELECT', 'TABLE acme_outbox.parked_open'),
+		('monitor', 'SELECT', 'TABLE acme_outbox.consumed_versions'),
 		('monitor', 'SELECT', 'TABLE acme_outbox.worker_status')
 $$;
 ALTER FUNCTION acme_outbox.privilege_matrix() STABLE;

@@ -18,6 +18,7 @@ SELECT pg_catalog.pg_extension_config_dump('acme_outbox.projection_tombstone',
 	'WHERE target IN (SELECT oid FROM pg_catalog.pg_class)');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.processed_event', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.consumer_attempt', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.consumed_version', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.parked_message', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.parked_resolution', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.parked_resolution_id_seq', '');

@@ -1,6 +1,7 @@
 /*
  * duties.c
- *		Runs the duties that are due: the reaper (reap.c), retention (purge.c).
+ *		Runs the duties that are due: the reaper (reap.c), retention (purge.c), and
+ *		what was consumed (consumed.c).
  *
  * A duty is a function that anyone permitted can call at any time.  It changes a
  * bounded number of rows, takes rows SKIP LOCKED and says whether it met a lock:
@@ -19,6 +20,7 @@
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
+#include "consumed.h"
 #include "duties.h"
 #include "funcapi.h"
 #include "guc.h"
@@ -39,6 +41,9 @@
 /* pause between attempts to lock tables */
 #define LOCK_PAUSE_MS 10
 
+/* how much of what was counted a crash can take along */
+static const int save_interval = 60;
+
 typedef struct Duty
 {
 	const char *name;
@@ -49,6 +54,7 @@ typedef struct Duty
 static const Duty duties[] = {
 	{"reap", reap_duty, &guc_reaper_interval},
 	{"purge", purge_duty, &guc_retention_interval},
+	{"consumed", consumed_duty, &save_interval},
 };
 
 PG_FUNCTION_INFO_V1(acme_outbox_run_due_duties);

@@ -54,6 +54,7 @@ int			guc_retention_attempts;
 int			guc_retention_tombstones;
 
 bool		guc_allow_drop;
+int			guc_counter_sets;
 
 static const struct config_enum_entry autocommit_options[] = {
 	{"off", AUTOCOMMIT_OFF, false},
@@ -241,8 +242,13 @@ guc_define_all(void)
 							 NULL, &guc_allow_drop, false, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	if (process_shared_preload_libraries_in_progress)
+	{
 		define_int("acme_outbox.max_workers",
 				   "Sets how many databases can have a worker.",
 				   &guc_max_workers, 8, 1, 100, PGC_POSTMASTER, 0);
+		define_int("acme_outbox.counter_sets",
+				   "Sets how many label sets the counters of all databases can have.",
+				   &guc_counter_sets, 1000, 100, 100000, PGC_POSTMASTER, 0);
+	}
 	MarkGUCPrefixReserved("acme_outbox");
 }

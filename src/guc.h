@@ -68,6 +68,7 @@ extern int	guc_retention_tombstones;
 
 /* the extension itself */
 extern bool guc_allow_drop;
+extern int	guc_counter_sets;
 
 extern void guc_define_all(void);
 

@@ -24,6 +24,7 @@
 #include "common/cryptohash.h"
 #include "common/hashfn.h"
 #include "common/sha2.h"
+#include "counters.h"
 #include "funcapi.h"
 #include "guc.h"
 #include "idempotency.h"
@@ -681,6 +682,7 @@ begin_call(FunctionCallInfo fcinfo, BodyKind kind)
 		hash_request(fcinfo, 2, kind, request.hash);
 		begin(&request, &answer);
 	}
+	counters_add(COUNTER_IDEMPOTENCY, 1, decision_name(answer.decision));
 	PG_RETURN_DATUM(answer_tuple(fcinfo, &answer));
 }
 

@@ -15,9 +15,11 @@
 
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
+#include "consumed.h"
 #include "funcapi.h"
 #include "guc.h"
 #include "inbox.h"
+#include "message.h"
 #include "plan_cache.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -320,11 +322,17 @@ uuid_arg(FunctionCallInfo fcinfo, int i)
 	return DatumGetCString(DirectFunctionCall1(uuid_out, PG_GETARG_DATUM(i)));
 }
 
+/* What a handler records beside its message, a line of it perhaps, is no message. */
 static bool
 accept_checked(const char *consumer, const char *event_id)
 {
+	bool		first;
+
 	inbox_check_names(consumer, event_id);
-	return inbox_accept(inbox_current(), consumer, event_id);
+	first = inbox_accept(inbox_current(), consumer, event_id);
+	if (message_current() == NULL)
+		consumed_count(consumer, NULL, first ? "applied" : "duplicate");
+	return first;
 }
 
 /* inbox_accept(consumer text, event_id text) RETURNS boolean */

@@ -26,6 +26,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
+#include "consumed.h"
 #include "funcapi.h"
 #include "handler.h"
 #include "inbox.h"
@@ -470,6 +471,14 @@ run_range(Batch *batch, int from, int end)
 	}
 }
 
+/* What is "later" was not handled, and comes again. */
+static void
+count_delivery(const Batch *batch, const Delivery *delivery)
+{
+	if (delivery->outcome != OUTCOME_LATER)
+		consumed_count(batch->consumer, delivery->envelope, outcome_names[delivery->outcome]);
+}
+
 static void
 run_batch(Batch *batch)
 {
@@ -479,6 +488,8 @@ run_batch(Batch *batch)
 		if (batch->deliveries[i].outcome == OUTCOME_PENDING)
 			batch->deliveries[i].outcome = OUTCOME_LATER;
 	drop_guards(batch);
+	for (int i = 0; i < batch->n; i++)
+		count_delivery(batch, &batch->deliveries[i]);
 }
 
 /*
@@ -501,6 +512,7 @@ process(FunctionCallInfo fcinfo, ArgumentTypes types)
 		delivery.outcome = deliver(&batch, &delivery);
 	else
 		delivery.outcome = OUTCOME_DUPLICATE;
+	count_delivery(&batch, &delivery);
 	PG_RETURN_TEXT_P(cstring_to_text(outcome_names[delivery.outcome]));
 }
 

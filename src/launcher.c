@@ -25,6 +25,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
+#include "counter_sets.h"
 #include "guc.h"
 #include "launcher.h"
 #include "leave.h"
@@ -133,6 +134,7 @@ forget_unseen(void)
 		if (database->seen || database->state == DATABASE_SERVED)
 			continue;
 		shmem_forget_request(database->oid);
+		counter_sets_forget(database->oid);
 		hash_search(databases, &database->oid, HASH_REMOVE, NULL);
 	}
 }

@@ -8,6 +8,7 @@
  */
 #include "acme_outbox.h"
 
+#include "counters.h"
 #include "drop.h"
 #include "guc.h"
 #include "launcher.h"
@@ -26,10 +27,12 @@ _PG_init(void)
 {
 	guc_define_all();
 	wake_init();
+	counters_init();
 	drop_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
 		shmem_init();
+		counter_sets_init();
 		launcher_register();
 	}
 }

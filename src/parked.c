@@ -15,6 +15,7 @@
 
 #include "access/xact.h"
 #include "context.h"
+#include "counters.h"
 #include "envelope.h"
 #include "inbox.h"
 #include "jsontext.h"
@@ -115,6 +116,8 @@ parked_insert(Inbox *inbox, const ParkedMessage *parked)
 	SPI_connect();
 	inbox_run(inbox, INBOX_PARK, values, nulls, SPI_OK_INSERT);
 	SPI_finish();
+	counters_add(COUNTER_PARKED, 1, parked->consumer, event_type(parked->envelope),
+				 parked->reason);
 	return id;
 }
 

@@ -20,6 +20,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "counters.h"
 #include "jsontext.h"
 #include "projection.h"
 #include "utils/builtins.h"
@@ -354,6 +355,9 @@ run_pinned(ProjectionEvent *event, bool (*change) (ProjectionEvent *))
 		SPI_connect();
 		changed = change(event);
 		SPI_finish();
+		if (event->target->oid != projection_rebuilding)
+			counters_add(COUNTER_PROJECTED, 1, event->target->name,
+						 changed ? "applied" : "stale");
 	}
 	PG_FINALLY();
 	{

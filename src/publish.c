@@ -19,6 +19,7 @@
 #include "catalog/pg_type.h"
 #include "common/cryptohash.h"
 #include "common/sha2.h"
+#include "counters.h"
 #include "envelope.h"
 #include "executor/spi.h"
 #include "guc.h"
@@ -238,7 +239,8 @@ check_same_event(const Datum *values, const char *nulls)
 			 errhint("Give each event an id of its own, or leave event_id out.")));
 }
 
-static void
+/* False: it was stored before, and need not be again. */
+static bool
 store(const PublishRequest *request, const Trace *trace, const char *origin,
 	  pg_uuid_t *event_id, text *envelope, TimestampTz now)
 {
@@ -271,7 +273,11 @@ store(const PublishRequest *request, const Trace *trace, const char *origin,
 	if (request->event_id == NULL)
 		plan_run(&insert_plan, values, nulls, SPI_OK_INSERT);
 	else if (plan_run(&insert_once_plan, values, nulls, SPI_OK_INSERT) == 0)
+	{
 		check_same_event(values, nulls);
+		return false;
+	}
+	return true;
 }
 
 pg_uuid_t *
@@ -304,7 +310,8 @@ publish_entry(PublishRequest *request)
 	envelope = make_envelope(request, &trace, origin, event_id, now);
 
 	SPI_connect();
-	store(request, &trace, origin, event_id, envelope, now);
+	if (store(request, &trace, origin, event_id, envelope, now))
+		counters_add(COUNTER_PUBLISHED, 1, origin, request->topic);
 	SPI_finish();
 	wake_note_published(origin);
 	return event_id;

@@ -15,6 +15,7 @@
 #include "acme_outbox.h"
 
 #include "catalog/pg_type.h"
+#include "counters.h"
 #include "duties.h"
 #include "funcapi.h"
 #include "guc.h"
@@ -35,19 +36,27 @@ typedef struct Reaping
 	int64		woken;
 } Reaping;
 
+#define STUCK_ENTRIES \
+	" FROM acme_outbox.outbox_claim c" \
+	" LEFT JOIN acme_outbox.relay_lease l ON l.origin = c.origin" \
+	" CROSS JOIN LATERAL (SELECT r.status, r.claim_id, r.event_name" \
+	" FROM acme_outbox.outbox_entry r" \
+	" WHERE r.origin = c.origin AND r.id = ANY (c.ids) OFFSET 0) e" \
+	" WHERE c.claimed_at <= clock_timestamp() - $1 * interval '1 second'" \
+	" AND e.status = 'PUBLISHING' AND e.claim_id = c.claim_id"
+
 /* per origin with claims older than $1 seconds: how many, how old, whose, alive? */
 static KeptPlan stuck_plan = {
 	"SELECT c.origin, count(*),"
 	" date_trunc('second', clock_timestamp() - min(c.claimed_at))::text,"
 	" (array_agg(c.claimed_by ORDER BY c.claimed_at))[1],"
 	" bool_or(coalesce(l.epoch = c.epoch AND l.expires_at > clock_timestamp(), false))"
-	" FROM acme_outbox.outbox_claim c"
-	" LEFT JOIN acme_outbox.relay_lease l ON l.origin = c.origin"
-	" CROSS JOIN LATERAL (SELECT r.status, r.claim_id FROM acme_outbox.outbox_entry r"
-	" WHERE r.origin = c.origin AND r.id = ANY (c.ids) OFFSET 0) e"
-	" WHERE c.claimed_at <= clock_timestamp() - $1 * interval '1 second'"
-	" AND e.status = 'PUBLISHING' AND e.claim_id = c.claim_id"
-	" GROUP BY c.origin ORDER BY c.origin",
+	STUCK_ENTRIES " GROUP BY c.origin ORDER BY c.origin",
+	1, {INT4OID}
+};
+
+static KeptPlan stuck_types_plan = {
+	"SELECT e.event_name, count(*)" STUCK_ENTRIES " GROUP BY e.event_name",
 	1, {INT4OID}
 };
 
@@ -184,6 +193,17 @@ next_step(bool alive)
 	return "Find out whether they arrived; set those that did to PUBLISHED and those that did not to PENDING.";
 }
 
+/* Every run counts what is stuck then: a rate above nothing says that something is. */
+static void
+count_stuck(void)
+{
+	Datum		args[] = {Int32GetDatum(guc_reaper_warn_after)};
+	uint64		n = plan_run(&stuck_types_plan, args, NULL, SPI_OK_SELECT);
+
+	for (uint64 i = 0; i < n; i++)
+		counters_add(COUNTER_STUCK, column_int64(i, 2), column_string(i, 1));
+}
+
 static void
 warn_stuck(Reaping *reaping)
 {
@@ -207,6 +227,8 @@ warn_stuck(Reaping *reaping)
 						   column_string(i, 3), column_string(i, 4)),
 				 errhint("%s", next_step(alive))));
 	}
+	if (n > 0)
+		count_stuck();
 }
 
 /* Only a change by hand makes such rows; nothing in the extension can end them. */

@@ -17,6 +17,7 @@
 #include "acme_outbox.h"
 
 #include "catalog/pg_type.h"
+#include "counters.h"
 #include "entries.h"
 #include "executor/spi.h"
 #include "keyorder.h"
@@ -401,6 +402,18 @@ shrink_claim(int64 claim_id, ArrayType *claim_ids, const SettleRow *rows, int n)
 		plan_run(&shrink_claim_plan, args, NULL, SPI_OK_UPDATE);
 }
 
+static void
+count_outcomes(const char *origin, const SettleRow *rows, int n)
+{
+	int64		counts[OUTCOME_COUNT] = {0};
+
+	for (int i = 0; i < n; i++)
+		if (rows[i].changed)
+			counts[rows[i].outcome]++;
+	for (int i = 0; i < OUTCOME_COUNT; i++)
+		counters_add(COUNTER_SETTLED, counts[i], origin, outcome_name(i));
+}
+
 /*
  * The claim row is locked by the caller, claim_ids is NULL if there is none any
  * more; rows are sorted by id.
@@ -419,6 +432,7 @@ settle_rows(const char *origin, int64 claim_id, ArrayType *claim_ids,
 	if (claim_ids != NULL)
 		shrink_claim(claim_id, claim_ids, rows, n);
 	wake_keys(&table, rows, n);
+	count_outcomes(origin, rows, n);
 	entries_close(&table);
 }
 
