@@ -89,7 +89,7 @@ COMMENT ON FUNCTION acme_outbox.purge() IS
  *
  * Settings: reaper_interval, retention_interval.  A duty that was contended or
  * failed is due again after a minute, one that has more to do at once.
- * Returns a row per duty that was due.  duty: reap, purge.  result: done, contended
+ * Returns a row per duty that was due.  duty: reap, purge, consumed.  result: done, contended
  * (also: another session runs it right now), more, or failed (a WARNING says why).
  * affected: rows changed.
  * Each duty runs in a subtransaction; none makes the call fail.  Safe to repeat.

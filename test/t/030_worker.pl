@@ -225,6 +225,8 @@ subtest 'not on a standby' => sub {
 	$primary->sql('CREATE EXTENSION acme_outbox');
 	$primary->wait_for_catchup($standby);
 	is($standby->sql('SELECT state FROM acme_outbox.worker_status'), 'none', 'none there');
+	is($standby->sql("SELECT value FROM acme_outbox.metrics() WHERE name = 'acme_outbox_worker_up'"),
+		0, 'as its metrics say');
 	is($standby->sql(
 			"SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'acme_outbox%'"),
 		0, 'and no launcher');

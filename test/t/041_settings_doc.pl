@@ -1,10 +1,12 @@
 # docs/settings.md lists every setting of the extension and of the bridge, and no
 # other, with the default, range and context it has; the README's short tables and
-# its exit statuses say the same.
+# its exit statuses say the same. docs/metrics.md lists every metric; the alert rules and
+# the collector in etc use these and no others.
 use strict;
 use warnings;
 
 use AcmeOutbox::Cluster;
+use CPAN::Meta::YAML;
 use FindBin;
 use lib "$FindBin::RealBin/../docs";
 use Page;
@@ -101,6 +103,68 @@ my ($statuses) = $help =~ /^Exit status:\n(.*)\z/ms;
 %real = $statuses =~ /^ +(\d+)  (.*)$/mg;
 %written = map { @{$_}[ 0, 1 ] } grep { $_->[0] =~ /^\d+$/ } $readme->table('status');
 same_rows('exit status', \%real, \%written);
+
+# Metrics: the page and the catalogue.
+my $metrics = Page->read_page("$stage/docs/metrics.md");
+%real = map { my ($name, @rest) = split /\t/, $_, -1; $name => join ' | ', @rest }
+  split /\n/, $node->safe_psql('postgres', <<'SQL');
+SELECT concat_ws(E'\t', name, kind, array_to_string(labels, ', ')) FROM acme_outbox.metric_catalog()
+SQL
+my @metric_rows = $metrics->table('metric | type');
+%written = map { $_->[0] => join ' | ', @{$_}[ 1, 2 ] } @metric_rows;
+is(scalar @metric_rows, scalar keys %written, 'metrics: no name twice');
+same_rows('metrics', \%real, \%written);
+is(scalar(grep { length $_->[3] < 5 || length $_->[4] < 15 } @metric_rows),
+	0, 'metrics: each has a unit and a meaning');
+for my $block (grep { $_->{language} eq 'sql' } $metrics->blocks)
+{
+	my ($status, undef, $stderr) = $node->psql('postgres', $block->{text});
+	is($status, 0, "docs/metrics.md:$block->{line}: runs") or diag $stderr;
+}
+
+# The rules speak of metrics there are, with labels they have.
+my ($rules) = @{ CPAN::Meta::YAML->read("$stage/etc/acme_outbox.rules.yml") };
+my %recorded;
+my $alerts = 0;
+for my $rule (map { @{ $_->{rules} } } @{ $rules->{groups} })
+{
+	my $what = $rule->{alert} // $rule->{record};
+	my @used = $rule->{expr} =~ /(acme_outbox_[a-z_]+)/g;
+	my $labels = join ', ', map { $real{$_} // '' } @used;
+
+	is(join(' ', grep { !exists $real{$_} } @used), '', "$what: its metrics exist");
+	cmp_ok(scalar @used, '>', 0, "$what: it has some");
+	if ($rule->{record}) { $recorded{ $rule->{record} } = $used[0]; next; }
+	$alerts++;
+	my $text = join ' ', $rule->{expr}, values %{ $rule->{annotations} };
+	my @named = ($text =~ /\$labels\.(\w+)/g, $rule->{expr} =~ /[{,](\w+)=/g);
+	is(join(' ', grep { $labels !~ /\b$_\b/ } @named), '', "$what: its labels exist");
+	like($rule->{labels}{severity}, qr/^(page|ticket)$/, "$what: how urgent");
+}
+cmp_ok($alerts, '>', 5, 'there are alert rules');
+is_deeply(\%recorded, { map { $_->[6] => $_->[0] } grep { $_->[6] ne '' } @metric_rows },
+	'each alias of the page is recorded');
+
+# The collector's queries run as a monitor and have the columns it names.
+my ($collector) = @{ CPAN::Meta::YAML->read("$stage/etc/sql_exporter.collector.yml") };
+$node->safe_psql('postgres',
+	q{CREATE ROLE watcher LOGIN; SELECT acme_outbox.grant_monitor('watcher')});
+my %columns;
+for my $query (@{ $collector->{queries} })
+{
+	my $found = $node->safe_psql('postgres', "SET ROLE watcher; $query->{query}\n\\gdesc");
+	$columns{ $query->{query_name} } = join ' ', map { (split /\|/)[0] } split /\n/, $found;
+	my ($status) = $node->psql('postgres', "SET ROLE watcher; $query->{query}");
+	is($status, 0, "collector: $query->{query_name} runs");
+}
+for my $metric (@{ $collector->{metrics} })
+{
+	my @labels = @{ $metric->{key_labels} };
+	is("$metric->{type} | " . join(', ', @labels), $real{ $metric->{metric_name} },
+		"collector: $metric->{metric_name}");
+	is($columns{ $metric->{query_ref} } =~ /^@labels .*\b$metric->{values}[0]\b/ ? 'has' : $columns{ $metric->{query_ref} },
+		'has', 'its query has the columns');
+}
 
 $node->stop;
 done_testing();
