@@ -99,6 +99,12 @@ static const struct setting_rule rules[SETTINGS] = {
 	[SET_SINK] = {"sink", FOR_RELAY, TYPE_CHOICE, "rabbitmq", 0, 0, "rabbitmq|stdout",
 		false, false, NULL,
 	"where entries go: rabbitmq, or stdout as JSON lines (no confirm)"},
+	[SET_AUDIT_EXCHANGE] = {"audit-exchange", FOR_RELAY, TYPE_TEXT, NULL, 1, 255, NULL,
+		false, false, NULL,
+	"exchange that gets a copy of every entry; both must be confirmed"},
+	[SET_DEAD_LETTER_EXCHANGE] = {"dead-letter-exchange", FOR_RELAY, TYPE_TEXT, NULL, 1,
+		255, NULL, false, false, NULL,
+	"exchange for entries that were given up; key dead-letter"},
 	[SET_ONCE] = {"once", FOR_DATABASE, TYPE_BOOL, "false", 0, 0, NULL, false, false, NULL,
 	"drain what is there, then exit"},
 	[SET_STRICT_ORDER] = {"strict-order", FOR_RELAY, TYPE_BOOL, "false", 0, 0, NULL, true,
@@ -684,6 +690,22 @@ check_required(struct config *config, enum setting setting)
 				rules[setting].name, rules[setting].name, name);
 }
 
+/* Standard output has one lane. */
+static bool
+check_sink(struct config *config)
+{
+	static const enum setting lanes[] = {SET_AUDIT_EXCHANGE,
+	SET_DEAD_LETTER_EXCHANGE};
+
+	if (config_number(config, SET_SINK) != SINK_STDOUT)
+		return true;
+	for (int i = 0; i < 2; i++)
+		if (config_text(config, lanes[i]))
+			return fail(config, "setting \"%s\" needs the sink rabbitmq",
+						rules[lanes[i]].name);
+	return true;
+}
+
 static bool
 check_all(struct config *config)
 {
@@ -694,7 +716,7 @@ check_all(struct config *config)
 		config_number(config, SET_RECONNECT_MAX))
 		return fail(config, "setting \"reconnect-min\" must not exceed "
 					"\"reconnect-max\"");
-	return check_dsn(config) && check_broker(config);
+	return check_sink(config) && check_dsn(config) && check_broker(config);
 }
 
 /*

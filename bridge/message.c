@@ -4,8 +4,9 @@
  *
  * The properties are those of design section 9 and nothing else is added. The
  * headers' JSON object becomes a table: strings S, integers l, other numbers d,
- * booleans t, null V, objects F, arrays A. traceparent is set from the row and
- * wins over a header of that name.
+ * booleans t, null V, objects F, arrays A. traceparent is set from the row, and
+ * it and the added headers win over headers of their names. CC and BCC, by which
+ * the broker routes to further keys, are left out of a sidetracked message.
  *
  * A row that cannot be encoded is the row's own fault. message_put() then
  * leaves the output as it was and says what is wrong without quoting any of the
@@ -141,22 +142,57 @@ put_value(struct json_object *json, amqp_pool_t *pool, int depth,
 	return BAD_JSON;
 }
 
-/* Replace or add; put_table() left room for one more entry. */
-static void
-set_traceparent(amqp_table_t *table, const char *traceparent)
+static bool
+has_name(const amqp_table_entry_t *entry, const char *name)
 {
-	static const char name[] = "traceparent";
-	int			i;
+	return entry->key.len == strlen(name) &&
+		memcmp(entry->key.bytes, name, strlen(name)) == 0;
+}
 
-	for (i = 0; i < table->num_entries; i++)
-		if (table->entries[i].key.len == strlen(name) &&
-			memcmp(table->entries[i].key.bytes, name, strlen(name)) == 0)
-			break;
-	if (i == table->num_entries)
+/* Replace or add; put_table() left room for those to be added. */
+static void
+set_header(amqp_table_t *table, const struct message_header *header)
+{
+	amqp_table_entry_t *entry = table->entries;
+	amqp_table_entry_t *end = table->entries + table->num_entries;
+
+	while (entry < end && !has_name(entry, header->name))
+		entry++;
+	if (entry == end)
 		table->num_entries++;
-	table->entries[i].key = bytes_of(name);
-	table->entries[i].value.kind = AMQP_FIELD_KIND_UTF8;
-	table->entries[i].value.value.bytes = bytes_of(traceparent);
+	entry->key = bytes_of(header->name);
+	if (header->text)
+	{
+		entry->value.kind = AMQP_FIELD_KIND_UTF8;
+		entry->value.value.bytes = bytes_of(header->text);
+	}
+	else
+	{
+		entry->value.kind = AMQP_FIELD_KIND_I64;
+		entry->value.value.i64 = header->number;
+	}
+}
+
+static void
+add_headers(const struct message *m, amqp_table_t *table)
+{
+	struct message_header traceparent = {"traceparent", m->traceparent, 0};
+
+	if (m->traceparent)
+		set_header(table, &traceparent);
+	for (int i = 0; i < m->extra_count; i++)
+		set_header(table, &m->extra[i]);
+}
+
+static void
+leave_out(amqp_table_t *table, const char *name)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < table->num_entries; i++)
+		if (!has_name(&table->entries[i], name))
+			table->entries[kept++] = table->entries[i];
+	table->num_entries = kept;
 }
 
 /* The JSON object must be kept until the table was encoded. */
@@ -165,6 +201,7 @@ read_headers(const struct message *m, amqp_pool_t *pool, amqp_table_t *table,
 			 struct json_object **json)
 {
 	const char *problem = NULL;
+	int			spare = 1 + m->extra_count;
 
 	*json = NULL;
 	if (m->headers)
@@ -182,15 +219,22 @@ read_headers(const struct message *m, amqp_pool_t *pool, amqp_table_t *table,
 		json_tokener_free(parser);
 		if (problem)
 			return problem;
-		problem = put_table(*json, pool, 1, 1, table);
+		problem = put_table(*json, pool, 1, spare, table);
 	}
 	else
-		table->entries = amqp_pool_alloc(pool, sizeof(amqp_table_entry_t));
+		table->entries = amqp_pool_alloc(pool, (size_t) spare *
+										 sizeof(amqp_table_entry_t));
 	if (problem == NULL && table->entries == NULL)
 		problem = NO_MEMORY;
-	if (problem == NULL && m->traceparent)
-		set_traceparent(table, m->traceparent);
-	return problem;
+	if (problem)
+		return problem;
+	if (m->sidetracked)
+	{
+		leave_out(table, "CC");
+		leave_out(table, "BCC");
+	}
+	add_headers(m, table);
+	return NULL;
 }
 
 static void
@@ -212,8 +256,8 @@ fill_properties(const struct message *m, amqp_basic_properties_t *p)
 static const char *
 check_short_strings(const struct message *m)
 {
-	if (strlen(m->topic) > SHORT_STRING_MAX)
-		return "topic is longer than 255 bytes";
+	if (strlen(m->exchange) > SHORT_STRING_MAX)
+		return "exchange is longer than 255 bytes";
 	if (strlen(m->routing_key) > SHORT_STRING_MAX)
 		return "routing key is longer than 255 bytes";
 	if (strlen(m->type) > SHORT_STRING_MAX)
@@ -230,7 +274,7 @@ put_frames(struct buffer *out, uint16_t channel, uint32_t frame_max,
 {
 	size_t		before = buffer_length(out);
 	amqp_basic_publish_t publish = {
-		.exchange = bytes_of(m->topic),
+		.exchange = bytes_of(m->exchange),
 		.routing_key = bytes_of(m->routing_key),
 		.mandatory = m->mandatory,
 	};
@@ -258,7 +302,7 @@ message_put(struct buffer *out, uint16_t channel, uint32_t frame_max,
 	if (problem)
 		return problem;
 	fill_properties(m, &properties);
-	if (m->headers || m->traceparent)
+	if (m->headers || m->traceparent || m->extra_count > 0)
 	{
 		properties._flags |= AMQP_BASIC_HEADERS_FLAG;
 		problem = read_headers(m, pool, &properties.headers, &json);

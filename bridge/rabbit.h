@@ -6,6 +6,7 @@
 
 struct publisher *rabbit_new(const struct broker_settings *settings,
 							 const struct publisher_events *events,
-							 uint32_t window, msec_t confirm_timeout);
+							 const uint32_t windows[LANES],
+							 msec_t confirm_timeout);
 
 #endif							/* ACME_RABBIT_H */

@@ -77,6 +77,28 @@ relay_is_once(const struct relay *r)
 	return config_number(r->config, SET_ONCE) != 0;
 }
 
+/* Entries handed out and not settled, dead letters among them. */
+int
+relay_rows(const struct relay *r)
+{
+	return r->claims.rows + r->failed.rows;
+}
+
+/* Messages with the publisher. */
+int
+relay_unconfirmed(const struct relay *r)
+{
+	return r->claims.sent + r->failed.sent;
+}
+
+void
+relay_release_rows(struct relay *r, bool sent_too, const char *reason,
+				   msec_t now)
+{
+	claims_release(&r->claims, sent_too, reason, now);
+	claims_release(&r->failed, sent_too, reason, now);
+}
+
 static void
 reload(struct relay *r)
 {
@@ -123,7 +145,7 @@ next_deadline(struct relay *r)
 	if (r->state == RELAY_STOPPING)
 	{
 		deadline = clock_earlier(deadline, r->stop_until);
-		if (r->claims.sent > 0)
+		if (relay_unconfirmed(r) > 0)
 			deadline = clock_earlier(deadline, r->confirm_until);
 	}
 	if (relay_is_once(r) && r->not_ready_since != CLOCK_NEVER)
@@ -135,9 +157,11 @@ next_deadline(struct relay *r)
 		return clock_earlier(deadline, r->acquire_at);
 	deadline = clock_earlier(deadline, r->renew_at);
 	deadline = clock_earlier(deadline, claims_settle_due(&r->claims));
+	deadline = clock_earlier(deadline, claims_settle_due(&r->failed));
 	if (r->state != RELAY_ACTIVE)
 		return deadline;
 	deadline = clock_earlier(deadline, relay_claim_due(r));
+	deadline = clock_earlier(deadline, relay_failed_due(r));
 	return clock_earlier(deadline, r->duty_at);
 }
 
@@ -206,6 +230,11 @@ relay_run(struct config *config, const struct command_line *line)
 		.not_ready_since = CLOCK_NEVER,
 		.started_at = clock_now(),
 	};
+	struct claim_settings claim_settings = {
+		.origin = config_text(config, SET_ORIGIN),
+		.audit_exchange = config_text(config, SET_AUDIT_EXCHANGE),
+		.window = (int) config_number(config, SET_WINDOW),
+	};
 	struct relay *r = &relay;
 
 	r->summary_since = r->started_at;
@@ -215,7 +244,8 @@ relay_run(struct config *config, const struct command_line *line)
 	log_info("relay starting", LOG_TEXT("version", line->version),
 			 LOG_TEXT("origin", config_text(config, SET_ORIGIN)),
 			 LOG_TEXT("relay", r->name), LOG_NUM("contract", CONTRACT_VERSION));
-	claims_init(&r->claims, config_text(config, SET_ORIGIN));
+	claims_init(&r->claims, &claim_settings);
+	relay_make_dead_letters(r);
 	backoff_init(&r->claim_backoff, relay_span(r, SET_RECONNECT_MIN),
 				 relay_span(r, SET_RECONNECT_MAX));
 	r->settle_backoff = r->claim_backoff;
@@ -226,6 +256,7 @@ relay_run(struct config *config, const struct command_line *line)
 	relay_keep_summary(r, 0);
 	relay_log_summary(r, "relay stopped", r->totals, clock_now() - r->started_at);
 	claims_clear(&r->claims);
+	claims_clear(&r->failed);
 	r->publisher->ops->free(r->publisher);
 	db_free(&r->db);
 	return r->status;

@@ -59,8 +59,21 @@ handle_empty_claim(struct relay *r, msec_t now)
 	if (!r->origins_listed)
 		r->list_origins = true;
 	/* with --once the others are listed first: our origin may be misspelt */
-	if (relay_is_once(r) && !r->list_origins && !r->notified && r->claims.rows == 0)
+	if (relay_is_once(r) && !r->list_origins && !r->notified &&
+		relay_rows(r) == 0 && (r->failed_drained || !relay_has_dead_letters(r)))
 		relay_begin_stopping(r, "drained", now);
+}
+
+/* The audit lane was in use, and is not any more. */
+static void
+report_unaudited(struct relay *r)
+{
+	if (r->claims.unaudited > 0)
+		log_warn("entries were finished without the audit copy they waited for",
+				 LOG_NUM("rows", r->claims.unaudited),
+				 LOG_TEXT("next_step", "if they shall have one, start with "
+						  "audit-exchange again before more follow"));
+	r->claims.unaudited = 0;
 }
 
 /* Takes the result over. */
@@ -91,6 +104,7 @@ relay_handle_claim(struct relay *r, PGresult *result, msec_t now)
 	claim = claims_add(&r->claims, result);
 	log_debug("claimed", LOG_NUM("claim_id", claim->claim_id),
 			  LOG_NUM("rows", claim->count), LOG_NUM("bytes", claim->bytes));
+	report_unaudited(r);
 	if (r->state == RELAY_STOPPING)
 		claims_release(&r->claims, false, "relay stopped before sending", now);
 }
@@ -121,7 +135,9 @@ relay_handle_other_origins(struct relay *r, const PGresult *result)
 									"%s%s (%s)", i ? ", " : "",
 									PQgetvalue(result, i, 0),
 									PQgetvalue(result, i, 1));
-	log_info("own origin is empty, others are not",
+	log_warn("own origin is empty, others are not",
 			 LOG_TEXT("origin", config_text(r->config, SET_ORIGIN)),
-			 LOG_TEXT("pending", text));
+			 LOG_TEXT("pending", text),
+			 LOG_TEXT("next_step", "check the spelling of --origin, and "
+					  "acme_outbox.origin of the publishing roles"));
 }

@@ -31,11 +31,8 @@ static const struct db_statement statements[STATEMENTS] = {
 	[STATEMENT_RELEASE] = {"release", "SELECT acme_outbox.relay_release($1, $2)",
 	false},
 	[STATEMENT_CLAIM] = {"claim", CLAIM_SQL, false},
-	[STATEMENT_SETTLE] = {"settle",
-		"SELECT id, expected, found FROM acme_outbox.settle($1, $2, "
-		"$3::bigint[], $4::text[]::acme_outbox.settle_outcome[], "
-		"array_fill(NULL::smallint, ARRAY[cardinality($3::bigint[])]), "
-	"$5::text[])", false},
+	[STATEMENT_CLAIM_FAILED] = {"claim_failed", CLAIM_FAILED_SQL, false},
+	[STATEMENT_SETTLE] = {"settle", SETTLE_SQL, false},
 	[STATEMENT_DUTIES] = {"duties",
 	"SELECT duty, result, affected FROM acme_outbox.run_due_duties()", false},
 	/* a convenience: a role may lack the right, an extension the view */
@@ -62,22 +59,24 @@ static const struct db_session session = {
 
 /*
  * The lease comes first. Then whatever keeps the publisher busy: a claim if it
- * has nothing to send, else a settle, else a claim ahead.
+ * has nothing to send, else a settle, else a claim ahead. Dead letters wait until
+ * there is nothing of that.
  */
 static void
 next_active_statement(struct relay *r, msec_t now)
 {
 	bool		claim = now >= relay_claim_due(r);
-	struct claim *ripe = claims_to_settle(&r->claims, false, now);
 
 	if (now >= r->renew_at)
 		relay_send_lease_call(r, STATEMENT_RENEW, now);
 	else if (claim && r->claims.waiting == 0)
 		relay_send_claim(r, now);
-	else if (ripe && relay_send_settle(r, ripe, now))
+	else if (relay_send_settle(r, false, now))
 		return;
 	else if (claim)
 		relay_send_claim(r, now);
+	else if (now >= relay_failed_due(r))
+		relay_send_claim_failed(r, now);
 	else if (r->list_origins)
 		relay_send_other_origins(r, now);
 	else if (now >= r->duty_at)
@@ -90,15 +89,13 @@ next_active_statement(struct relay *r, msec_t now)
 static void
 next_stopping_statement(struct relay *r, msec_t now)
 {
-	struct claim *ripe = claims_to_settle(&r->claims, true, now);
-
 	if (r->epoch[0] == '\0')
 		relay_begin_closing(r, now);
 	else if (now >= r->renew_at)
 		relay_send_lease_call(r, STATEMENT_RENEW, now);
-	else if (ripe && relay_send_settle(r, ripe, now))
+	else if (relay_send_settle(r, true, now))
 		return;
-	else if (r->claims.rows == 0)
+	else if (relay_rows(r) == 0)
 		relay_send_lease_call(r, STATEMENT_RELEASE, now);
 }
 
@@ -209,6 +206,9 @@ on_result(void *owner, int statement, PGresult *result)
 		case STATEMENT_CLAIM:
 			relay_handle_claim(r, result, now);
 			return;				/* it keeps or clears the result */
+		case STATEMENT_CLAIM_FAILED:
+			relay_handle_claim_failed(r, result, now);
+			return;
 		case STATEMENT_SETTLE:
 			relay_handle_settle(r, result, now);
 			break;

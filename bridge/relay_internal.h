@@ -29,6 +29,7 @@ enum relay_statement
 	STATEMENT_RENEW,
 	STATEMENT_RELEASE,
 	STATEMENT_CLAIM,
+	STATEMENT_CLAIM_FAILED,
 	STATEMENT_SETTLE,
 	STATEMENT_DUTIES,
 	STATEMENT_OTHER_ORIGINS,
@@ -44,6 +45,7 @@ struct relay
 	struct db	db;
 	struct publisher *publisher;
 	struct claim_set claims;
+	struct claim_set failed;	/* on their way to the dead-letter exchange */
 	struct claim *settling;		/* the claim of the settle under way */
 
 	/* the lease */
@@ -57,6 +59,7 @@ struct relay
 	msec_t		renew_at;
 	msec_t		claim_at;		/* poll, or at once */
 	msec_t		claim_not_before;	/* after a failure */
+	msec_t		failed_at;		/* dead letters are looked for */
 	msec_t		duty_at;
 	msec_t		summary_at;
 	msec_t		summary_since;
@@ -64,12 +67,15 @@ struct relay
 	msec_t		not_ready_since;	/* the publisher, or CLOCK_NEVER */
 	struct backoff claim_backoff;
 	struct backoff settle_backoff;
+	struct backoff failed_backoff;
 	msec_t		confirm_until;	/* while stopping */
 	msec_t		stop_until;
 
 	bool		established;	/* the start is over: failures are retried */
 	bool		publisher_seen; /* the publisher was ready once */
 	bool		notified;		/* since the claim was sent */
+	bool		failed_drained; /* none was left at the last look */
+	bool		failed_stuck;	/* none of the last dead letters was confirmed */
 	bool		standby_logged;
 	bool		list_origins;	/* our origin was empty at first */
 	bool		origins_listed;
@@ -83,9 +89,14 @@ void		relay_set_state(struct relay *r, enum relay_state state);
 const char *relay_state_name(const struct relay *r);
 msec_t		relay_span(const struct relay *r, enum setting setting);
 bool		relay_is_once(const struct relay *r);
+int			relay_rows(const struct relay *r);
+int			relay_unconfirmed(const struct relay *r);
+void		relay_release_rows(struct relay *r, bool sent_too,
+							   const char *reason, msec_t now);
 
 /* relay_lease.c */
 void		relay_set_lease(struct relay *r, msec_t until);
+int64_t		relay_epoch(const struct relay *r);
 void		relay_send_acquire(struct relay *r, msec_t now);
 void		relay_send_lease_call(struct relay *r, enum relay_statement statement,
 								  msec_t now);
@@ -104,8 +115,18 @@ void		relay_handle_claim(struct relay *r, PGresult *result, msec_t now);
 void		relay_send_other_origins(struct relay *r, msec_t now);
 void		relay_handle_other_origins(struct relay *r, const PGresult *result);
 
+/* relay_dead_letter.c */
+bool		relay_has_dead_letters(const struct relay *r);
+void		relay_make_dead_letters(struct relay *r);
+msec_t		relay_failed_due(const struct relay *r);
+void		relay_send_claim_failed(struct relay *r, msec_t now);
+void		relay_handle_claim_failed(struct relay *r, PGresult *result,
+									  msec_t now);
+void		relay_note_settled(struct relay *r, const struct claim_set *set,
+							   msec_t now);
+
 /* relay_settle.c */
-bool		relay_send_settle(struct relay *r, struct claim *claim, msec_t now);
+bool		relay_send_settle(struct relay *r, bool all, msec_t now);
 void		relay_handle_settle(struct relay *r, const PGresult *result,
 								msec_t now);
 

@@ -20,6 +20,13 @@ relay_set_lease(struct relay *r, msec_t until)
 	r->publisher->send_until = until;
 }
 
+/* For logs. */
+int64_t
+relay_epoch(const struct relay *r)
+{
+	return strtoll(r->epoch, NULL, 10);
+}
+
 /* A lease shorter than three intervals must not run out between two renewals. */
 static msec_t
 next_renewal(const struct relay *r)
@@ -50,7 +57,7 @@ void
 relay_lose_lease(struct relay *r, const char *reason, msec_t now)
 {
 	log_warn("lease lost", LOG_TEXT("reason", reason),
-			 LOG_TEXT("epoch", r->epoch));
+			 LOG_NUM("epoch", relay_epoch(r)));
 	relay_forget_window(r, reason);
 	if (r->state == RELAY_STOPPING)
 	{
@@ -72,9 +79,9 @@ become_active(struct relay *r, const PGresult *result, msec_t now)
 	if (r->state == RELAY_STOPPING)
 		return;					/* only to be released */
 	relay_set_state(r, RELAY_ACTIVE);
-	r->claim_at = r->claim_not_before = now;
+	r->claim_at = r->claim_not_before = r->failed_at = now;
 	r->duty_at = now + relay_span(r, SET_DUTY_INTERVAL);
-	log_info("lease acquired", LOG_TEXT("epoch", r->epoch),
+	log_info("lease acquired", LOG_NUM("epoch", relay_epoch(r)),
 			 LOG_NUM("lease_ms", r->lease_ms));
 }
 
@@ -82,11 +89,19 @@ static void
 stand_by(struct relay *r, msec_t now)
 {
 	r->acquire_at = now + ACQUIRE_INTERVAL;
-	if (!r->standby_logged)
-		log_info("another relay is active, standing by");
-	r->standby_logged = true;
 	if (relay_is_once(r))
+	{
+		log_error("another relay is active, nothing to do for --once",
+				  LOG_TEXT("next_step", "let it do the work, or stop it: "
+						   "outbox_backlog names it, and when its lease ends"));
 		relay_give_up(r, EXIT_TEMPORARY, now);
+		return;
+	}
+	if (!r->standby_logged)
+		log_info("another relay is active, standing by",
+				 LOG_TEXT("who", "SELECT relay, lease_expires_at FROM "
+						  "acme_outbox.outbox_backlog"));
+	r->standby_logged = true;
 }
 
 void
@@ -128,7 +143,7 @@ relay_handle_release(struct relay *r, const PGresult *result, msec_t now)
 		log_warn("lease could not be released, it will expire",
 				 LOG_TEXT("reason", db_message(result)));
 	else
-		log_info("lease released", LOG_TEXT("epoch", r->epoch));
+		log_info("lease released", LOG_NUM("epoch", relay_epoch(r)));
 	r->epoch[0] = '\0';
 	relay_begin_closing(r, now);
 }

@@ -2,9 +2,8 @@
  * relay_publisher.c
  *		The publisher: made, fed with what waits, listened to.
  *
- * What is sent and not settled is what a crash may repeat, so the window bounds
- * both. At the start a refused login ends the process; later a person may mend
- * it while we wait.
+ * Dead letters are offered last. At the start a refused login ends the process;
+ * later a person may mend it while we wait.
  */
 #include "relay_internal.h"
 
@@ -16,22 +15,21 @@
 #include "sink_stdout.h"
 
 static void
-on_decided(void *owner, struct row *row, enum outcome outcome,
-		   const char *error)
+on_answered(void *owner, struct copy *copy, enum outcome outcome,
+			const char *error)
 {
-	struct relay *r = owner;
-
-	claims_decide(&r->claims, row, outcome, error, clock_now());
+	(void) owner;
+	claims_answer(copy, outcome, error, clock_now());
 }
 
 static void
-on_again(void *owner, struct row *row)
+on_again(void *owner, struct copy *copy)
 {
 	struct relay *r = owner;
 
-	claims_again(&r->claims, row);
+	claims_again(copy);
 	if (r->state == RELAY_STOPPING)
-		claims_decide(&r->claims, row, OUTCOME_RELEASED,
+		claims_answer(copy, OUTCOME_RELEASED,
 					  "relay stopped before sending again", clock_now());
 }
 
@@ -43,8 +41,8 @@ on_lost(void *owner)
 
 	if (r->epoch[0] == '\0')
 		return;					/* the window is being forgotten */
-	claims_release(&r->claims, false, "broker connection lost before sending",
-				   clock_now());
+	relay_release_rows(r, false, "broker connection lost before sending",
+					   clock_now());
 }
 
 /* After the start a person may mend it while we wait. */
@@ -75,19 +73,15 @@ on_refused(void *owner, const char *reason)
 }
 
 static enum publish_result
-offer_row(void *context, struct row *row, const struct message *m)
+offer_copy(void *context, struct copy *copy, const struct message *m)
 {
 	struct relay *r = context;
 
-	/* a crash may repeat what is sent and not settled: no more than a window */
-	if (r->claims.sent + r->claims.confirmed >=
-		config_number(r->config, SET_WINDOW))
-		return PUBLISH_FULL;
 	/* for the mid-window crash point: no more than half of the claim */
-	if (crash_armed(CRASH_MID_WINDOW) &&
+	if (crash_armed(CRASH_MID_WINDOW) && copy->lane != LANE_DEAD_LETTER &&
 		r->claims.sent >= (r->claims.first->count + 1) / 2)
 		return PUBLISH_FULL;
-	return r->publisher->ops->publish(r->publisher, row, m, clock_now());
+	return r->publisher->ops->publish(r->publisher, copy, m, clock_now());
 }
 
 /* Offer what waits, and send it. */
@@ -96,8 +90,13 @@ relay_pump(struct relay *r, msec_t now)
 {
 	r->claims.strict = config_number(r->config, SET_STRICT_ORDER) != 0;
 	if (r->state == RELAY_ACTIVE && now < r->lease_until &&
-		r->claims.waiting > 0 && r->publisher->ops->ready(r->publisher))
-		claims_offer(&r->claims, offer_row, r);
+		r->publisher->ops->ready(r->publisher))
+	{
+		if (r->claims.waiting > 0)
+			claims_offer(&r->claims, offer_copy, r);
+		if (r->failed.waiting > 0)
+			claims_offer(&r->failed, offer_copy, r);
+	}
 	r->publisher->ops->flush(r->publisher);
 	if (crash_armed(CRASH_MID_WINDOW) && r->claims.first &&
 		r->claims.sent >= (r->claims.first->count + 1) / 2 &&
@@ -135,7 +134,7 @@ relay_watch_publisher(struct relay *r, msec_t now)
 void
 relay_make_publisher(struct relay *r)
 {
-	struct publisher_events events = {on_decided, on_again, on_lost, on_refused,
+	struct publisher_events events = {on_answered, on_again, on_lost, on_refused,
 	r};
 	struct broker_settings settings = {
 		.uri = r->config->uri,
@@ -148,6 +147,13 @@ relay_make_publisher(struct relay *r)
 		.reconnect_max = relay_span(r, SET_RECONNECT_MAX),
 	};
 
+	uint32_t	window = (uint32_t) config_number(r->config, SET_WINDOW);
+	uint32_t	windows[LANES] = {
+		[LANE_BUSINESS] = window,
+		[LANE_AUDIT] = config_text(r->config, SET_AUDIT_EXCHANGE) ? window : 0,
+		[LANE_DEAD_LETTER] = relay_has_dead_letters(r) ? DEAD_LETTER_ROWS : 0,
+	};
+
 	if (settings.tls.enabled && !settings.tls.verify)
 		log_warn("the broker's certificate is not verified: anybody on the way "
 				 "can read and change what is sent",
@@ -155,7 +161,6 @@ relay_make_publisher(struct relay *r)
 	if (config_number(r->config, SET_SINK) == SINK_STDOUT)
 		r->publisher = sink_stdout_new(&events);
 	else
-		r->publisher = rabbit_new(&settings, &events, (uint32_t)
-								  config_number(r->config, SET_WINDOW),
+		r->publisher = rabbit_new(&settings, &events, windows,
 								  relay_span(r, SET_CONFIRM_TIMEOUT));
 }

@@ -14,33 +14,45 @@
 #include "crash.h"
 #include "log.h"
 
-/* False if no outcome of the claim is ripe. */
-bool
-relay_send_settle(struct relay *r, struct claim *claim, msec_t now)
+/* The claim to be settled next, the oldest first; dead letters come last. */
+static struct claim *
+ripe_claim(struct relay *r, bool all, msec_t now)
 {
-	struct buffer ids = {0},
-				outcomes = {0},
-				errors = {0};
-	char		claim_id[NUMBER_MAX];
-	const char *values[] = {r->epoch, claim_id, NULL, NULL, NULL};
-	int			rows = claims_settle_texts(&r->claims, claim, now, &ids,
-										   &outcomes, &errors);
+	struct claim *claim = claims_to_settle(&r->claims, all, now);
 
-	if (rows > 0)
-	{
-		crash_here(CRASH_CONFIRMED_BEFORE_SETTLE);
-		snprintf(claim_id, sizeof(claim_id), "%lld",
-				 (long long) claim->claim_id);
-		values[2] = buffer_text(&ids);
-		values[3] = buffer_text(&outcomes);
-		values[4] = buffer_text(&errors);
-		r->settling = claim;
-		db_send(&r->db, STATEMENT_SETTLE, 5, values, now);
-	}
-	buffer_free(&ids);
-	buffer_free(&outcomes);
-	buffer_free(&errors);
-	return rows > 0;
+	return claim ? claim : claims_to_settle(&r->failed, all, now);
+}
+
+static void
+send_texts(struct relay *r, struct claim *claim, struct settle_texts *texts,
+		   msec_t now)
+{
+	char		claim_id[NUMBER_MAX];
+	const char *values[] = {r->epoch, claim_id, buffer_text(&texts->ids),
+		buffer_text(&texts->outcomes), buffer_text(&texts->lanes),
+	buffer_text(&texts->errors)};
+
+	snprintf(claim_id, sizeof(claim_id), "%lld", (long long) claim->claim_id);
+	crash_here(CRASH_CONFIRMED_BEFORE_SETTLE);
+	r->settling = claim;
+	db_send(&r->db, STATEMENT_SETTLE, 6, values, now);
+}
+
+/* Settle what is ripe, or all that is decided; false if there is nothing. */
+bool
+relay_send_settle(struct relay *r, bool all, msec_t now)
+{
+	struct claim *claim = ripe_claim(r, all, now);
+	struct settle_texts texts = {0};
+	bool		sent;
+
+	if (claim == NULL)
+		return false;
+	sent = claims_settle_texts(claim, now, &texts) > 0;
+	if (sent)
+		send_texts(r, claim, &texts, now);
+	claims_free_texts(&texts);
+	return sent;
 }
 
 /* Rows that somebody else had moved, or holds. */
@@ -56,7 +68,7 @@ note_unsettled(struct relay *r, const PGresult *result, msec_t now)
 
 		if (strcmp(PQgetvalue(result, i, 2), "LOCKED") == 0)
 		{
-			claims_settle_locked(&r->claims, r->settling, id, now);
+			claims_settle_locked(r->settling, id, now);
 			locked++;
 		}
 		else
@@ -71,21 +83,25 @@ note_unsettled(struct relay *r, const PGresult *result, msec_t now)
 void
 relay_handle_settle(struct relay *r, const PGresult *result, msec_t now)
 {
+	struct claim_set *set;
+
 	if (db_failed(result))
 	{
 		msec_t		delay = backoff_next(&r->settle_backoff,
 										 (uint32_t) random());
 
-		claims_settle_failed(&r->claims, r->settling, now + delay);
+		claims_settle_failed(r->settling, now + delay);
 		r->settling = NULL;
 		relay_handle_failure(r, "settle", result, now);
 		return;
 	}
 	backoff_reset(&r->settle_backoff);
 	note_unsettled(r, result, now);
-	claims_settle_done(&r->claims, r->settling);
+	set = r->settling->set;
+	claims_settle_done(r->settling);
 	r->settling = NULL;
-	if (relay_is_once(r) && r->claims.rows == 0)
+	relay_note_settled(r, set, now);
+	if (relay_is_once(r) && relay_rows(r) == 0)
 		r->claim_at = now;		/* the last claim that came back empty came early */
 	crash_here(CRASH_SETTLED);
 }

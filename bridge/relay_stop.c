@@ -27,14 +27,15 @@ relay_begin_closing(struct relay *r, msec_t now)
 void
 relay_forget_window(struct relay *r, const char *reason)
 {
-	if (r->claims.rows > 0)
+	if (relay_rows(r) > 0)
 		log_warn("window dropped", LOG_TEXT("reason", reason),
-				 LOG_NUM("rows", r->claims.rows),
-				 LOG_NUM("unconfirmed", r->claims.sent));
+				 LOG_NUM("rows", relay_rows(r)),
+				 LOG_NUM("unconfirmed", relay_unconfirmed(r)));
 	r->epoch[0] = '\0';
 	relay_set_lease(r, 0);
 	r->publisher->ops->forget(r->publisher, reason);
 	claims_clear(&r->claims);
+	claims_clear(&r->failed);
 	r->settling = NULL;
 }
 
@@ -47,7 +48,7 @@ relay_begin_stopping(struct relay *r, const char *reason, msec_t now)
 	if (r->state >= RELAY_STOPPING)
 		return;
 	log_info("relay stopping", LOG_TEXT("reason", reason),
-			 LOG_NUM("unconfirmed", r->claims.sent),
+			 LOG_NUM("unconfirmed", relay_unconfirmed(r)),
 			 LOG_NUM("unsent", r->claims.waiting));
 	r->stop_until = now + bound;
 	r->confirm_until = r->stop_until - reserve;
@@ -57,7 +58,7 @@ relay_begin_stopping(struct relay *r, const char *reason, msec_t now)
 		return;
 	}
 	relay_set_state(r, RELAY_STOPPING);
-	claims_release(&r->claims, false, "relay stopped before sending", now);
+	relay_release_rows(r, false, "relay stopped before sending", now);
 }
 
 /* End with that status, orderly if a lease is held. */
@@ -78,18 +79,17 @@ relay_keep_stopping(struct relay *r, msec_t now)
 		relay_set_state(r, RELAY_DONE);
 	if (r->state != RELAY_STOPPING)
 		return;
-	if (now >= r->confirm_until && r->claims.sent > 0)
+	if (now >= r->confirm_until && relay_unconfirmed(r) > 0)
 	{
 		log_warn("stopping without all confirms, releasing the rest",
-				 LOG_NUM("unconfirmed", r->claims.sent));
+				 LOG_NUM("unconfirmed", relay_unconfirmed(r)));
 		r->publisher->ops->forget(r->publisher, "relay stopped");
-		claims_release(&r->claims, true, "relay stopped before the confirm",
-					   now);
+		relay_release_rows(r, true, "relay stopped before the confirm", now);
 	}
 	if (now >= r->stop_until)
 	{
 		log_warn("stop timeout: not everything could be settled",
-				 LOG_NUM("rows", r->claims.rows));
+				 LOG_NUM("rows", relay_rows(r)));
 		r->status = EXIT_TEMPORARY;
 		relay_forget_window(r, "stop timeout");
 		relay_begin_closing(r, now);

@@ -10,7 +10,7 @@
 
 void
 relay_log_summary(struct relay *r, const char *message, const uint64_t *counts,
-			msec_t elapsed)
+				  msec_t elapsed)
 {
 	log_info(message,
 			 LOG_NUM("published", counts[OUTCOME_PUBLISHED]),
@@ -18,7 +18,8 @@ relay_log_summary(struct relay *r, const char *message, const uint64_t *counts,
 			 LOG_NUM("nacked", counts[OUTCOME_NACKED]),
 			 LOG_NUM("released", counts[OUTCOME_RELEASED]),
 			 LOG_NUM("rejected", counts[OUTCOME_REJECTED]),
-			 LOG_NUM("in_flight", r->claims.sent),
+			 LOG_NUM("archived", counts[OUTCOME_ARCHIVED]),
+			 LOG_NUM("in_flight", relay_unconfirmed(r)),
 			 LOG_NUM("waiting", r->claims.waiting),
 			 LOG_NUM("rate", elapsed > 0 ? (int64_t)
 					 counts[OUTCOME_PUBLISHED] * 1000 / elapsed : 0),
@@ -30,9 +31,11 @@ relay_keep_summary(struct relay *r, msec_t now)
 {
 	for (int i = 0; i < OUTCOMES; i++)
 	{
-		r->counts[i] += r->claims.counts[i];
-		r->totals[i] += r->claims.counts[i];
-		r->claims.counts[i] = 0;
+		uint64_t	decided = r->claims.counts[i] + r->failed.counts[i];
+
+		r->counts[i] += decided;
+		r->totals[i] += decided;
+		r->claims.counts[i] = r->failed.counts[i] = 0;
 	}
 	if (now < r->summary_at)
 		return;

@@ -21,12 +21,12 @@
 #include "log.h"
 
 #define SINK_HIGH_WATER (256 * 1024)
-#define SINK_ROWS_MAX	1000
+#define SINK_LINES_MAX	1000
 #define SINK_PIECE		4096	/* PIPE_BUF: what a writable pipe takes whole */
 
-struct sink_row
+struct sink_line
 {
-	struct row *row;
+	struct copy *copy;
 	size_t		end;			/* written when so many bytes are */
 };
 
@@ -36,7 +36,7 @@ struct sink
 	struct buffer out;
 	size_t		appended;		/* bytes since the start */
 	size_t		written;
-	struct sink_row rows[SINK_ROWS_MAX];	/* a ring */
+	struct sink_line lines[SINK_LINES_MAX];	/* a ring */
 	size_t		first;
 	size_t		count;
 	bool		broken;
@@ -68,17 +68,17 @@ sink_deadline(struct publisher *p)
 static void
 answer_first(struct sink *s, enum outcome outcome, const char *error)
 {
-	struct row *row = s->rows[s->first].row;
+	struct copy *copy = s->lines[s->first].copy;
 
-	s->first = (s->first + 1) % SINK_ROWS_MAX;
+	s->first = (s->first + 1) % SINK_LINES_MAX;
 	s->count--;
-	s->base.events.decided(s->base.events.relay, row, outcome, error);
+	s->base.events.answered(s->base.events.relay, copy, outcome, error);
 }
 
 static void
 answer_written(struct sink *s)
 {
-	while (s->count > 0 && s->rows[s->first].end <= s->written)
+	while (s->count > 0 && s->lines[s->first].end <= s->written)
 		answer_first(s, OUTCOME_PUBLISHED, NULL);
 }
 
@@ -133,14 +133,14 @@ sink_turn(struct publisher *p, short revents, msec_t now)
 }
 
 static enum publish_result
-sink_publish(struct publisher *p, struct row *row, const struct message *m,
+sink_publish(struct publisher *p, struct copy *copy, const struct message *m,
 			 msec_t now)
 {
 	struct sink *s = sink_of(p);
 	uint8_t    *line;
 
 	(void) now;
-	if (s->broken || s->count == SINK_ROWS_MAX ||
+	if (s->broken || s->count == SINK_LINES_MAX ||
 		buffer_length(&s->out) >= SINK_HIGH_WATER)
 		return PUBLISH_FULL;
 	line = buffer_reserve(&s->out, m->payload_length + 1);
@@ -150,8 +150,8 @@ sink_publish(struct publisher *p, struct row *row, const struct message *m,
 	line[m->payload_length] = '\n';
 	buffer_commit(&s->out, m->payload_length + 1);
 	s->appended += m->payload_length + 1;
-	s->rows[(s->first + s->count++) % SINK_ROWS_MAX] =
-		(struct sink_row){row, s->appended};
+	s->lines[(s->first + s->count++) % SINK_LINES_MAX] =
+		(struct sink_line){copy, s->appended};
 	return PUBLISH_SENT;
 }
 
@@ -182,7 +182,7 @@ sink_forget(struct publisher *p, const char *reason)
 
 	(void) reason;
 	if (s->count > 0 && buffer_length(&s->out) > 0)
-		keep = s->rows[s->first].end - s->written;
+		keep = s->lines[s->first].end - s->written;
 	s->count = 0;
 	buffer_truncate(&s->out, keep);
 	s->appended = s->written + keep;

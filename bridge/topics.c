@@ -22,18 +22,26 @@ topics_use(struct names *topics, const char *text)
 	return topic;
 }
 
-/* One use less; an unused entry that says nothing special goes. */
+/* One use less; an unused entry that says nothing goes. */
 void
 topics_drop(struct names *topics, struct topic *topic)
 {
-	if (--topic->name.users == 0 && topic->state == TOPIC_GOOD)
+	if (--topic->name.users == 0 && topic->state == TOPIC_GOOD && !topic->known)
 		names_remove(topics, &topic->name);
+}
+
+/* Nothing is known against it. */
+void
+topics_trust(struct topic *topic)
+{
+	topic->state = TOPIC_GOOD;
 }
 
 void
 topics_good(struct topic *topic)
 {
 	topic->state = TOPIC_GOOD;
+	topic->known = true;
 	backoff_reset(&topic->backoff);
 }
 
@@ -48,6 +56,7 @@ topics_hold(struct topic *topic, enum topic_state state, const char *reason,
 			msec_t now, uint32_t random)
 {
 	topic->state = state;
+	topic->known = false;
 	topic->retry_at = now + backoff_next(&topic->backoff, random);
 	snprintf(topic->reason, sizeof(topic->reason), "%s", reason);
 }
@@ -64,7 +73,7 @@ topics_to_check(struct names *topics)
 	return NULL;
 }
 
-/* Forget what was at fault long ago and is not asked for any more. */
+/* Forget what was at fault long ago, or was good, and is not asked for now. */
 void
 topics_sweep(struct names *topics, msec_t now)
 {

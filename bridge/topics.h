@@ -1,6 +1,8 @@
 #ifndef ACME_TOPICS_H
 #define ACME_TOPICS_H
 
+#include <stdbool.h>
+
 #include "backoff.h"
 #include "names.h"
 
@@ -25,6 +27,7 @@ struct topic
 {
 	struct name name;
 	enum topic_state state;
+	bool		known;			/* the broker has said that it is there */
 	msec_t		retry_at;
 	struct backoff backoff;
 	char		reason[TOPIC_REASON_MAX];
@@ -33,6 +36,7 @@ struct topic
 struct topic *topics_use(struct names *topics, const char *text);
 void		topics_drop(struct names *topics, struct topic *topic);
 void		topics_good(struct topic *topic);
+void		topics_trust(struct topic *topic);
 void		topics_check(struct topic *topic);
 void		topics_hold(struct topic *topic, enum topic_state state,
 						const char *reason, msec_t now, uint32_t random);

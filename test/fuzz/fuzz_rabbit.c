@@ -10,7 +10,7 @@
  *
  * Name lookup and connect() are replaced: the connection is one end of a socket
  * pair. The harness checks what the publisher promises: one answer for each
- * row, PUBLISHED only if the input had an ack.
+ * copy, PUBLISHED only if the input had an ack.
  */
 #include <arpa/inet.h>
 #include <assert.h>
@@ -29,6 +29,7 @@
 #include "resolver.h"
 
 #define ROWS_MAX	4096
+#define AUDIT_CHANNEL	3
 #define FED_MAX		65536
 
 static struct publisher *publisher;
@@ -105,20 +106,20 @@ __wrap_connect(int fd, const struct sockaddr *address, socklen_t size)
 /* ---- the relay's side ---- */
 
 static void
-on_decided(void *relay, struct row *row, enum outcome outcome, const char *error)
+on_answered(void *relay, struct copy *copy, enum outcome outcome, const char *error)
 {
 	(void) relay;
 	assert(outcome != OUTCOME_PUBLISHED || had_ack);
 	assert(outcome == OUTCOME_PUBLISHED || error != NULL);
 	decided++;
-	claims_decide(&claims, row, outcome, error, 0);	/* aborts on a second one */
+	claims_answer(copy, outcome, error, 0);	/* aborts on a second one */
 }
 
 static void
-on_again(void *relay, struct row *row)
+on_again(void *relay, struct copy *copy)
 {
 	(void) relay;
-	claims_again(&claims, row);
+	claims_again(copy);
 }
 
 static void
@@ -136,10 +137,10 @@ on_refused(void *relay, const char *reason)
 }
 
 static enum publish_result
-offer(void *context, struct row *row, const struct message *m)
+offer(void *context, struct copy *copy, const struct message *m)
 {
 	(void) context;
-	return publisher->ops->publish(publisher, row, m, clock_now());
+	return publisher->ops->publish(publisher, copy, m, clock_now());
 }
 
 static void
@@ -213,8 +214,13 @@ shake_hands(void)
 				&(amqp_connection_tune_t){.channel_max = 10, .frame_max = 65536,
 		.heartbeat = 60});
 	feed_method(0, AMQP_CONNECTION_OPEN_OK_METHOD, &(amqp_connection_open_ok_t){0});
-	feed_method(1, AMQP_CHANNEL_OPEN_OK_METHOD, &(amqp_channel_open_ok_t){0});
-	feed_method(1, AMQP_CONFIRM_SELECT_OK_METHOD, &(amqp_confirm_select_ok_t){0});
+	for (uint16_t channel = 1; channel <= AUDIT_CHANNEL; channel += AUDIT_CHANNEL - 1)
+	{
+		feed_method(channel, AMQP_CHANNEL_OPEN_OK_METHOD,
+					&(amqp_channel_open_ok_t){0});
+		feed_method(channel, AMQP_CONFIRM_SELECT_OK_METHOD,
+					&(amqp_confirm_select_ok_t){0});
+	}
 	step();
 }
 
@@ -248,15 +254,16 @@ begin(void)
 		.reconnect_min = 600000,
 		.reconnect_max = 600000,
 	};
-	struct publisher_events events = {on_decided, on_again, on_lost, on_refused, NULL};
+	struct publisher_events events = {on_answered, on_again, on_lost, on_refused, NULL};
 
 	if (uri_parse("amqp://u:p@127.0.0.1:5672/v", &settings.uri) != NULL)
 		abort();
 	log_setup(LOG_ERROR, LOG_KV);
 	next_row = decided = 0;
 	had_ack = false;
-	claims_init(&claims, "shop");
-	publisher = rabbit_new(&settings, &events, 16, 600000);
+	claims_init(&claims, &(struct claim_settings){.origin = "shop",
+		.audit_exchange = "audit", .window = 16});
+	publisher = rabbit_new(&settings, &events, (uint32_t[LANES]){16, 16}, 600000);
 	publisher->send_until = CLOCK_NEVER;
 	for (int i = 0; i < 4 && peer < 0; i++)
 		step();
@@ -326,7 +333,7 @@ LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned se
 		if (data[at] == 0 || (data[at] > 3 && data[at] != 8))
 			data[at] = 1;
 		data[at + 1] = 0;
-		data[at + 2] %= 3;
+		data[at + 2] %= AUDIT_CHANNEL + 1;
 		data[at + 3] = data[at + 4] = 0;
 		data[at + 5] = (uint8_t) (length >> 8);
 		data[at + 6] = (uint8_t) length;

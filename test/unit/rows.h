@@ -6,7 +6,7 @@
 
 #include "claims.h"
 
-#define ROWS_COLUMNS	12
+#define ROWS_COLUMNS	17
 
 static inline PGresult *
 rows_new(void)
@@ -32,7 +32,7 @@ rows_set(PGresult *result, int row, int column, const char *text)
 			   text ? (int) strlen(text) : -1);
 }
 
-/* The order of CLAIM_SQL. The event id is "event-<id>". */
+/* The order of CLAIM_FAILED_SQL. The event id is "event-<id>". */
 static inline void
 rows_add(PGresult *result, long id, const char *topic, const char *key,
 		 const char *payload)
@@ -55,6 +55,19 @@ rows_add(PGresult *result, long id, const char *topic, const char *key,
 	rows_set(result, row, 9, payload);
 	rows_set(result, row, 10, "1700000000");
 	rows_set(result, row, 11, "t");
+	rows_set(result, row, 12, "0");
+	rows_set(result, row, 13, NULL);
+	rows_set(result, row, 14, "5");
+	rows_set(result, row, 15, "406 too large");
+	rows_set(result, row, 16, "2026-01-01T00:00:00.000000Z");
+}
+
+/* Of the last row: what earlier claims did, and what the audit lane gets. */
+static inline void
+rows_set_lanes(PGresult *result, const char *lanes_done, const char *audit_payload)
+{
+	rows_set(result, PQntuples(result) - 1, 12, lanes_done);
+	rows_set(result, PQntuples(result) - 1, 13, audit_payload);
 }
 
 #endif							/* ACME_ROWS_H */

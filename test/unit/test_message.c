@@ -37,7 +37,7 @@ example(void)
 		.id = "11111111-2222-3333-4444-555555555555",
 		.type = "OrderPlaced",
 		.origin = "trading",
-		.topic = "trading.events",
+		.exchange = "trading.events",
 		.routing_key = "order.placed",
 		.payload = "{\"header\":{}}",
 		.payload_length = 13,
@@ -128,7 +128,7 @@ properties_of_the_design(void **state)
 									   (void *) (frame.payload + 4)},
 								   &method) >= 0);
 	publish = method;
-	assert_bytes(publish->exchange, m.topic);
+	assert_bytes(publish->exchange, m.exchange);
 	assert_bytes(publish->routing_key, m.routing_key);
 	assert_true(publish->mandatory);
 	assert_false(publish->immediate);
@@ -224,7 +224,7 @@ empty_body_and_key(void **state)
 
 	(void) state;
 	m.routing_key = "";
-	m.topic = "";
+	m.exchange = "";
 	m.payload = "";
 	m.payload_length = 0;
 	assert_null(put(&m));
@@ -254,12 +254,12 @@ short_strings_are_limited(void **state)
 	(void) state;
 	memset(text, 'x', 256);
 	text[256] = '\0';
-	m = example(), m.topic = text, assert_refused(&m);
+	m = example(), m.exchange = text, assert_refused(&m);
 	m = example(), m.routing_key = text, assert_refused(&m);
 	m = example(), m.type = text, assert_refused(&m);
 	m = example(), m.origin = text, assert_refused(&m);
 	text[255] = '\0';
-	m = example(), m.topic = m.routing_key = text;
+	m = example(), m.exchange = m.routing_key = text;
 	buffer_clear(&out);
 	assert_null(put(&m));
 }

@@ -37,8 +37,9 @@ struct fake
 	struct buffer out;
 	amqp_pool_t pool;
 	bool		started;
-	bool		closed[3];		/* by us, close-ok awaited */
-	uint64_t	tag;
+	bool		closed[5];		/* by us, close-ok awaited */
+	uint64_t	tags[5];
+	uint16_t	channel;		/* of the message being received */
 	/* the message being received */
 	char		exchange[256];
 	char		id[64];
@@ -56,6 +57,7 @@ static struct fake fake;
 static struct publisher *publisher;
 static struct claim_set claims;
 static enum outcome outcomes[ROWS_MAX];
+static enum outcome audit_outcomes[ROWS_MAX];
 static char errors[ROWS_MAX][256];
 static int	decided_count;
 static int	lost_count;
@@ -64,21 +66,22 @@ static int	refused_count;
 /* ---- the relay's side ---- */
 
 static void
-on_decided(void *relay, struct row *row, enum outcome outcome,
-		   const char *error)
+on_answered(void *relay, struct copy *copy, enum outcome outcome,
+			const char *error)
 {
 	(void) relay;
-	outcomes[row->id] = outcome;
-	snprintf(errors[row->id], sizeof(errors[0]), "%s", error ? error : "");
+	*(copy->lane == LANE_AUDIT ? &audit_outcomes[copy->id] :
+	  &outcomes[copy->id]) = outcome;
+	snprintf(errors[copy->id], sizeof(errors[0]), "%s", error ? error : "");
 	decided_count++;
-	claims_decide(&claims, row, outcome, error, 0);
+	claims_answer(copy, outcome, error, 0);
 }
 
 static void
-on_again(void *relay, struct row *row)
+on_again(void *relay, struct copy *copy)
 {
 	(void) relay;
-	claims_again(&claims, row);
+	claims_again(copy);
 }
 
 static void
@@ -97,10 +100,10 @@ on_refused(void *relay, const char *reason)
 }
 
 static enum publish_result
-offer(void *context, struct row *row, const struct message *m)
+offer(void *context, struct copy *copy, const struct message *m)
 {
 	(void) context;
-	return publisher->ops->publish(publisher, row, m, clock_now());
+	return publisher->ops->publish(publisher, copy, m, clock_now());
 }
 
 /* ---- the broker's side ---- */
@@ -112,10 +115,16 @@ fake_send(uint16_t channel, amqp_method_number_t id, void *method)
 }
 
 static void
+fake_ack_on(uint16_t channel, uint64_t tag, bool multiple)
+{
+	fake_send(channel, AMQP_BASIC_ACK_METHOD,
+			  &(amqp_basic_ack_t){.delivery_tag = tag, .multiple = multiple});
+}
+
+static void
 fake_ack(uint64_t tag, bool multiple)
 {
-	fake_send(1, AMQP_BASIC_ACK_METHOD,
-			  &(amqp_basic_ack_t){.delivery_tag = tag, .multiple = multiple});
+	fake_ack_on(1, tag, multiple);
 }
 
 static void
@@ -136,37 +145,39 @@ fake_return(void)
 		.message_id = amqp_cstring_bytes(fake.id),
 	};
 
-	fake_send(1, AMQP_BASIC_RETURN_METHOD,
+	fake_send(fake.channel, AMQP_BASIC_RETURN_METHOD,
 			  &(amqp_basic_return_t){.reply_code = 312,
 		.reply_text = amqp_cstring_bytes("NO_ROUTE"),
 		.exchange = amqp_cstring_bytes(fake.exchange),
 		.routing_key = amqp_cstring_bytes("key")});
-	assert_true(frame_put_content(&fake.out, 1, 4096, &p, "body", 4));
+	assert_true(frame_put_content(&fake.out, fake.channel, 4096, &p, "body", 4));
 }
 
 /* A whole message is there. */
 static void
 fake_answer(void)
 {
-	uint64_t	tag = ++fake.tag;
+	uint64_t	tag = ++fake.tags[fake.channel];
 
 	fake.in_content = false;
 	if (strcmp(fake.exchange, "missing") == 0)
-		fake_close_channel(1, 404, "NOT_FOUND - no exchange 'missing'");
+		fake_close_channel(fake.channel, 404, "NOT_FOUND - no exchange 'missing'");
 	else if (strcmp(fake.exchange, "refused") == 0)
-		fake_close_channel(1, 403, "ACCESS_REFUSED - access to exchange");
+		fake_close_channel(fake.channel, 403, "ACCESS_REFUSED - access to exchange");
 	else if (strcmp(fake.exchange, "bad") == 0)
-		fake_close_channel(1, 406, "PRECONDITION_FAILED - bad");
+		fake_close_channel(fake.channel, 406, "PRECONDITION_FAILED - bad");
 	else
 	{
-		fake.taken[fake.taken_count++] = atol(fake.id + strlen("event-"));
+		/* of the other lanes only what becomes of it is looked at */
+		if (fake.channel == 1)
+			fake.taken[fake.taken_count++] = atol(fake.id + strlen("event-"));
 		if (strcmp(fake.exchange, "return") == 0)
 			fake_return();
 		if (strcmp(fake.exchange, "nack") == 0)
-			fake_send(1, AMQP_BASIC_NACK_METHOD,
+			fake_send(fake.channel, AMQP_BASIC_NACK_METHOD,
 					  &(amqp_basic_nack_t){.delivery_tag = tag});
 		else if (strcmp(fake.exchange, "hold") != 0)
-			fake_ack(tag, false);
+			fake_ack_on(fake.channel, tag, false);
 	}
 }
 
@@ -215,13 +226,12 @@ fake_method(const struct frame *frame)
 					  &(amqp_connection_open_ok_t){0});
 			break;
 		case AMQP_CHANNEL_OPEN_METHOD:
-			if (frame->channel == 1)
-				fake.tag = 0;
+			fake.tags[frame->channel] = 0;
 			fake_send(frame->channel, AMQP_CHANNEL_OPEN_OK_METHOD,
 					  &(amqp_channel_open_ok_t){0});
 			break;
 		case AMQP_CONFIRM_SELECT_METHOD:
-			fake_send(1, AMQP_CONFIRM_SELECT_OK_METHOD,
+			fake_send(frame->channel, AMQP_CONFIRM_SELECT_OK_METHOD,
 					  &(amqp_confirm_select_ok_t){0});
 			break;
 		case AMQP_EXCHANGE_DECLARE_METHOD:
@@ -237,6 +247,7 @@ fake_method(const struct frame *frame)
 		case AMQP_BASIC_PUBLISH_METHOD:
 			assert_false(fake.in_content);
 			publish = method;
+			fake.channel = frame->channel;
 			fake_copy(fake.exchange, sizeof(fake.exchange), publish->exchange);
 			fake.in_content = true;
 			break;
@@ -255,7 +266,8 @@ fake_frame(const struct frame *frame)
 	void	   *decoded = NULL;
 	amqp_basic_properties_t *p;
 
-	assert_true(frame->channel <= 2);
+	assert_true(frame->channel <= 4);
+	assert_true(!fake.in_content || frame->channel == fake.channel);
 	assert_true(frame->size <= 4096 || !fake.started);
 	if (frame->type == AMQP_FRAME_METHOD)
 		fake_method(frame);
@@ -412,7 +424,7 @@ setup(void **state)
 		.reconnect_min = 10,
 		.reconnect_max = 20,
 	};
-	struct publisher_events events = {on_decided, on_again, on_lost, on_refused,
+	struct publisher_events events = {on_answered, on_again, on_lost, on_refused,
 	NULL};
 
 	(void) state;
@@ -428,8 +440,10 @@ setup(void **state)
 	getsockname(fake.listener, (struct sockaddr *) &address, &size);
 	snprintf(settings.uri.hosts[0].port, sizeof(settings.uri.hosts[0].port),
 			 "%d", ntohs(address.sin_port));
-	claims_init(&claims, "trading");
-	publisher = rabbit_new(&settings, &events, WINDOW, 30000);
+	claims_init(&claims, &(struct claim_settings){.origin = "trading",
+		.window = 100000});		/* nothing is settled here */
+	publisher = rabbit_new(&settings, &events,
+						   (uint32_t[LANES]){WINDOW, WINDOW, WINDOW}, 30000);
 	publisher->send_until = CLOCK_NEVER;
 	return 0;
 }
@@ -777,6 +791,123 @@ any_mix_of_faults(void **state)
 	}
 }
 
+static void
+use_audit_exchange(const char *name)
+{
+	claims_clear(&claims);
+	names_free(&claims.keys);
+	claims_init(&claims, &(struct claim_settings){.origin = "trading",
+		.audit_exchange = name, .window = 100000});
+}
+
+static void
+assert_audit(int count, enum outcome outcome)
+{
+	for (int i = 0; i < count; i++)
+	{
+		assert_int_equal(outcomes[i], OUTCOME_PUBLISHED);
+		assert_int_equal(audit_outcomes[i], outcome);
+	}
+}
+
+static void
+two_lanes_are_confirmed_apart(void **state)
+{
+	int			count = 5;
+
+	(void) state;
+	use_audit_exchange("hold");
+	add("ok ok ok ok ok", "key");
+	run_until_decided(count);
+	run(20);
+	assert_int_equal(decided_count, count);
+	assert_int_equal(publisher->ops->unconfirmed(publisher), count);
+	fake_ack_on(3, 5, true);
+	run_until_decided(2 * count);
+	assert_audit(count, OUTCOME_PUBLISHED);
+	assert_taken("0 1 2 3 4");
+}
+
+/* It is asked about before it is used. */
+static void
+a_missing_audit_exchange_closes_no_channel(void **state)
+{
+	(void) state;
+	use_audit_exchange("missing");
+	run_until_decided(2 * add("ok ok ok", "key"));
+	assert_audit(3, OUTCOME_UNROUTABLE);
+	assert_int_equal(fake.closes, 1);	/* the question */
+	assert_taken("0 1 2");
+	assert_int_equal(lost_count, 0);
+}
+
+/* Each lane's fault is narrowed down on its own channel: nothing is sent twice. */
+static void
+a_fault_of_the_audit_lane_disturbs_no_business_copy(void **state)
+{
+	static const char *const exchanges[] = {"bad", "refused", "return", "nack"};
+	static const enum outcome expected[] = {OUTCOME_REJECTED, OUTCOME_UNROUTABLE,
+	OUTCOME_UNROUTABLE, OUTCOME_NACKED};
+
+	(void) state;
+	for (int i = 0; i < 4; i++)
+	{
+		use_audit_exchange(exchanges[i]);
+		decided_count = fake.taken_count = 0;
+		run_until_decided(2 * add("ok ok1 ok ok2 ok ok", "key"));
+		assert_audit(6, expected[i]);
+		assert_taken("0 1 2 3 4 5");
+	}
+	assert_int_equal(lost_count, 0);
+}
+
+static void
+a_fault_of_the_business_lane_disturbs_no_audit_copy(void **state)
+{
+	(void) state;
+	use_audit_exchange("ok");
+	run_until_decided(2 * add("ok bad ok ok ok", NULL));
+	for (int i = 0; i < 5; i++)
+	{
+		assert_int_equal(outcomes[i], i == 1 ? OUTCOME_REJECTED : OUTCOME_PUBLISHED);
+		assert_int_equal(audit_outcomes[i], OUTCOME_PUBLISHED);
+	}
+	assert_int_equal(fake.tags[3], 5);	/* its channel was never opened anew */
+}
+
+/* Close the connection for what a message did, once so many are unconfirmed. */
+static void
+fail_connection(int unconfirmed)
+{
+	int			lost = lost_count;
+
+	run_until_ready();
+	run(30);
+	assert_int_equal(publisher->ops->unconfirmed(publisher), unconfirmed);
+	fake_send(0, AMQP_CONNECTION_CLOSE_METHOD,
+			  &(amqp_connection_close_t){.reply_code = AMQP_FRAME_ERROR});
+	for (int i = 0; i < TURNS_MAX && lost_count == lost; i++)
+		step();
+	claims_release(&claims, false, "lost", 0);
+	assert_int_equal(claims.sent + claims.waiting, 0);
+}
+
+/* Were each lane narrowed down alone, two messages would be under way for ever. */
+static void
+a_closed_connection_is_narrowed_down_over_all_lanes(void **state)
+{
+	(void) state;
+	use_audit_exchange("hold");
+	add("hold hold", NULL);
+	fail_connection(4);
+	assert_int_equal(outcomes[0], OUTCOME_RELEASED);
+	add("hold hold", NULL);
+	fail_connection(2);
+	add("hold hold", NULL);
+	fail_connection(1);
+	assert_int_equal(outcomes[0], OUTCOME_REJECTED);
+}
+
 int
 main(void)
 {
@@ -800,6 +931,11 @@ main(void)
 		T(nothing_is_sent_past_the_lease),
 		T(orderly_close),
 		T(any_mix_of_faults),
+		T(two_lanes_are_confirmed_apart),
+		T(a_missing_audit_exchange_closes_no_channel),
+		T(a_fault_of_the_audit_lane_disturbs_no_business_copy),
+		T(a_fault_of_the_business_lane_disturbs_no_audit_copy),
+		T(a_closed_connection_is_narrowed_down_over_all_lanes),
 	};
 
 	return cmocka_run_group_tests_name("rabbit", tests, NULL, NULL);
