@@ -158,6 +158,9 @@ for my $answer (sort keys %refused)
 }
 is($trading->sql('SELECT count(*) FROM acme_outbox.outbox'), $before, 'refusals publish nothing');
 
+(undef, undef, $err) = $trading->try_as($app, "SELECT trading.create_sale($small)" =~ s/0\.01/1000/r);
+like($err, qr/ERROR:  TR409: INSUFFICIENT_STOCK\nDETAIL:  line item pli-1: 1000/, 'create_sale raises them');
+
 # Tenants: another's line item is not there; no tenant, no row.
 
 like(

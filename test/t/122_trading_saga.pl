@@ -151,6 +151,11 @@ is(position('a'), '5.000|2.000', 'one reservation');
 is(join(' ', answers(AcmeOutbox::Trading::finish(start_saga('nowhere', [ 'a' => 1 ]), start_saga('d1', [ 'a' => 0 ])))),
 	'404 DEAL_NOT_FOUND 422 INVALID_LINES', 'what cannot be granted is not asked for');
 
+my (undef, undef, $err) = $trading->try_as($app, q{CALL trading.create_sale_saga('acme', NULL, }
+	  . AcmeOutbox::Trading::sale_request('d1', 'a' => 1) . ')');
+like($err, qr/ERROR:  2D000/, 'it cannot be called in a transaction');
+is(sagas('REQUESTED'), 0, 'which leaves nothing');
+
 # Refused in the end: the deal was locked meanwhile, so the stock goes back.
 
 my $run = start_saga('d1', [ 'a' => 1, 'b' => 1 ]);

@@ -131,7 +131,7 @@ $$;
  *	 status  HTTP status: 404, 409 or 422   code  for programs   detail  for people
  */
 CREATE FUNCTION trading.refuse(status integer, code text, detail text) RETURNS void
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
 	RAISE EXCEPTION '%', code USING ERRCODE = 'TR' || status, DETAIL = detail;
@@ -381,7 +381,7 @@ COMMENT ON TYPE trading.line IS 'how much of which line item is to be sold';
  *	 Errors: TR422 INVALID_LINES.
  */
 CREATE FUNCTION trading.lines_of(request jsonb) RETURNS SETOF trading.line
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
 	lines trading.line[];
