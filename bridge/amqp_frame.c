@@ -188,6 +188,15 @@ frame_table_is_sane(const uint8_t *data, size_t length)
 	return table_walk(&walk, true, 1);
 }
 
+/* Bytes of the field value that starts here, its kind included; 0: malformed. */
+size_t
+frame_value_size(const uint8_t *data, size_t length)
+{
+	struct walk walk = {data, data + length};
+
+	return value_walk(&walk, 1) ? (size_t) (walk.at - data) : 0;
+}
+
 /* 0 if the payload is too short for one. */
 amqp_method_number_t
 frame_method_id(const struct frame *frame)
@@ -195,7 +204,7 @@ frame_method_id(const struct frame *frame)
 	return frame->length < METHOD_PREFIX ? 0 : get32(frame->payload);
 }
 
-/* Only what a broker may send to a publisher is decoded at all. */
+/* Only what a broker may send to us is decoded at all. */
 static bool
 method_is_expected(amqp_method_number_t id)
 {
@@ -213,7 +222,13 @@ method_is_expected(amqp_method_number_t id)
 		case AMQP_CHANNEL_CLOSE_METHOD:
 		case AMQP_CHANNEL_CLOSE_OK_METHOD:
 		case AMQP_EXCHANGE_DECLARE_OK_METHOD:
+		case AMQP_EXCHANGE_DELETE_OK_METHOD:
+		case AMQP_QUEUE_DECLARE_OK_METHOD:
+		case AMQP_QUEUE_BIND_OK_METHOD:
+		case AMQP_QUEUE_UNBIND_OK_METHOD:
 		case AMQP_CONFIRM_SELECT_OK_METHOD:
+		case AMQP_BASIC_GET_OK_METHOD:
+		case AMQP_BASIC_GET_EMPTY_METHOD:
 		case AMQP_BASIC_ACK_METHOD:
 		case AMQP_BASIC_NACK_METHOD:
 		case AMQP_BASIC_RETURN_METHOD:
@@ -266,21 +281,31 @@ properties_are_sane(const uint8_t *data, size_t length)
 	return true;
 }
 
+/* The encoded properties of a content header, checked but not decoded. */
 bool
-frame_decode_header(const struct frame *frame, amqp_pool_t *pool,
-					uint64_t *body_size, amqp_basic_properties_t **properties)
+frame_content_header(const struct frame *frame, uint64_t *body_size,
+					 const uint8_t **properties, size_t *length)
 {
-	amqp_bytes_t encoded;
-	void	   *decoded = NULL;
-
 	if (frame->length < HEADER_PREFIX + 2 ||
 		get16(frame->payload) != AMQP_BASIC_CLASS)
 		return false;
 	*body_size = get64(frame->payload + 4);
-	encoded.bytes = (void *) (frame->payload + HEADER_PREFIX);
-	encoded.len = frame->length - HEADER_PREFIX;
-	if (!properties_are_sane(encoded.bytes, encoded.len))
+	*properties = frame->payload + HEADER_PREFIX;
+	*length = frame->length - HEADER_PREFIX;
+	return properties_are_sane(*properties, *length);
+}
+
+bool
+frame_decode_header(const struct frame *frame, amqp_pool_t *pool,
+					uint64_t *body_size, amqp_basic_properties_t **properties)
+{
+	const uint8_t *data;
+	amqp_bytes_t encoded;
+	void	   *decoded = NULL;
+
+	if (!frame_content_header(frame, body_size, &data, &encoded.len))
 		return false;
+	encoded.bytes = (void *) data;
 	if (amqp_decode_properties(AMQP_BASIC_CLASS, pool, encoded, &decoded) < 0)
 		return false;
 	*properties = decoded;
@@ -319,43 +344,46 @@ frame_put_method(struct buffer *out, uint16_t channel, amqp_method_number_t id,
 	return true;
 }
 
+/* The header's frame around properties that were written at their place. */
+static void
+close_header(struct buffer *out, uint8_t *start, uint16_t channel,
+			 size_t properties, size_t body)
+{
+	uint8_t    *payload = start + FRAME_HEADER_SIZE;
+
+	put16(payload, AMQP_BASIC_CLASS);
+	put16(payload + 2, 0);
+	put32(payload + 4, (uint32_t) ((uint64_t) body >> 32));
+	put32(payload + 8, (uint32_t) body);
+	frame_close(out, start, AMQP_FRAME_HEADER, channel,
+				properties + HEADER_PREFIX);
+}
+
 /* False if the properties do not fit into one frame: they may not be split. */
 static bool
 put_header(struct buffer *out, uint16_t channel, uint32_t frame_max,
 		   amqp_basic_properties_t *properties, size_t body)
 {
 	uint8_t    *start = buffer_reserve(out, frame_max);
-	uint8_t    *payload = start + FRAME_HEADER_SIZE;
 	amqp_bytes_t room = {frame_max - FRAME_OVERHEAD - HEADER_PREFIX,
-		payload + HEADER_PREFIX};
+		start + FRAME_HEADER_SIZE + HEADER_PREFIX};
 	int			length = amqp_encode_properties(AMQP_BASIC_CLASS, properties,
 												room);
 
 	if (length < 0)
 		return false;
-	put16(payload, AMQP_BASIC_CLASS);
-	put16(payload + 2, 0);
-	put32(payload + 4, (uint32_t) ((uint64_t) body >> 32));
-	put32(payload + 8, (uint32_t) body);
-	frame_close(out, start, AMQP_FRAME_HEADER, channel,
-				(size_t) length + HEADER_PREFIX);
+	close_header(out, start, channel, (size_t) length, body);
 	return true;
 }
 
-/*
- * The content header and as many body frames as frame_max asks for; none for an
- * empty body. False, and nothing written, if the header cannot be encoded.
- */
-bool
-frame_put_content(struct buffer *out, uint16_t channel, uint32_t frame_max,
-				  amqp_basic_properties_t *properties, const void *body,
-				  size_t length)
+/* As many body frames as frame_max asks for; none for an empty body. */
+static void
+put_body(struct buffer *out, uint16_t channel, uint32_t frame_max,
+		 const void *body, size_t length)
 {
 	size_t		most = frame_max - FRAME_OVERHEAD;
 	const uint8_t *from = body;
 
-	if (!put_header(out, channel, frame_max, properties, length))
-		return false;
 	while (length > 0)
 	{
 		size_t		part = length < most ? length : most;
@@ -366,6 +394,39 @@ frame_put_content(struct buffer *out, uint16_t channel, uint32_t frame_max,
 		from += part;
 		length -= part;
 	}
+}
+
+/*
+ * The content header and the body. False, and nothing written, if the header
+ * cannot be encoded.
+ */
+bool
+frame_put_content(struct buffer *out, uint16_t channel, uint32_t frame_max,
+				  amqp_basic_properties_t *properties, const void *body,
+				  size_t length)
+{
+	if (!put_header(out, channel, frame_max, properties, length))
+		return false;
+	put_body(out, channel, frame_max, body, length);
+	return true;
+}
+
+/* The same with properties that are encoded already. */
+bool
+frame_put_encoded(struct buffer *out, uint16_t channel, uint32_t frame_max,
+				  const uint8_t *properties, size_t properties_length,
+				  const void *body, size_t length)
+{
+	size_t		room = frame_max - FRAME_OVERHEAD - HEADER_PREFIX;
+	uint8_t    *start;
+
+	if (properties_length > room)
+		return false;
+	start = buffer_reserve(out, frame_max);
+	memcpy(start + FRAME_HEADER_SIZE + HEADER_PREFIX, properties,
+		   properties_length);
+	close_header(out, start, channel, properties_length, length);
+	put_body(out, channel, frame_max, body, length);
 	return true;
 }
 

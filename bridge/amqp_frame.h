@@ -38,8 +38,11 @@ enum frame_status frame_scan(const uint8_t *data, size_t length,
 							 uint32_t frame_max, struct frame *frame,
 							 const char **problem);
 bool		frame_table_is_sane(const uint8_t *data, size_t length);
+size_t		frame_value_size(const uint8_t *data, size_t length);
 amqp_method_number_t frame_method_id(const struct frame *frame);
 void	   *frame_decode_method(const struct frame *frame, amqp_pool_t *pool);
+bool		frame_content_header(const struct frame *frame, uint64_t *body_size,
+								 const uint8_t **properties, size_t *length);
 bool		frame_decode_header(const struct frame *frame, amqp_pool_t *pool,
 								uint64_t *body_size,
 								amqp_basic_properties_t **properties);
@@ -50,6 +53,10 @@ bool		frame_put_content(struct buffer *out, uint16_t channel,
 							  uint32_t frame_max,
 							  amqp_basic_properties_t *properties,
 							  const void *body, size_t length);
+bool		frame_put_encoded(struct buffer *out, uint16_t channel,
+							  uint32_t frame_max, const uint8_t *properties,
+							  size_t properties_length, const void *body,
+							  size_t length);
 void		frame_put_heartbeat(struct buffer *out);
 
 #endif							/* ACME_AMQP_FRAME_H */

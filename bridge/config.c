@@ -40,6 +40,7 @@
 enum setting_type
 {
 	TYPE_TEXT,
+	TYPE_LIST,					/* texts; given again, one more: a line each */
 	TYPE_BOOL,
 	TYPE_CHOICE,				/* the number is the position in choices */
 	TYPE_NUMBER,
@@ -51,6 +52,7 @@ enum setting_type
 #define FOR_CONSUME		(COMMAND_CONSUME | COMMAND_CHECK)
 #define FOR_DATABASE	(COMMAND_RELAY | COMMAND_CONSUME | COMMAND_CHECK)
 #define FOR_ALL			(FOR_DATABASE | COMMAND_REPROCESS)
+#define FOR_REPROCESS	(COMMAND_REPROCESS | COMMAND_CHECK)
 
 struct setting_rule
 {
@@ -125,7 +127,7 @@ static const struct setting_rule rules[SETTINGS] = {
 	[SET_CONFIRM_TIMEOUT] = {"confirm-timeout", FOR_ALL, TYPE_DURATION, "30s", SECOND,
 		10 * MINUTE, NULL, false, false, NULL,
 	"a message unconfirmed for so long ends the broker connection"},
-	[SET_STOP_TIMEOUT] = {"stop-timeout", FOR_DATABASE, TYPE_DURATION, "25s", SECOND,
+	[SET_STOP_TIMEOUT] = {"stop-timeout", FOR_ALL, TYPE_DURATION, "25s", SECOND,
 		10 * MINUTE, NULL, true, false, NULL,
 	"how long an orderly stop may take"},
 	[SET_HEARTBEAT] = {"heartbeat", FOR_ALL, TYPE_DURATION, "10s", SECOND, 10 * MINUTE,
@@ -149,6 +151,24 @@ static const struct setting_rule rules[SETTINGS] = {
 	[SET_SUMMARY_INTERVAL] = {"summary-interval", FOR_DATABASE, TYPE_DURATION, "1min", SECOND,
 		24 * HOUR, NULL, true, false, NULL,
 	"how often the counters are logged"},
+	[SET_QUEUE] = {"queue", FOR_REPROCESS, TYPE_TEXT, NULL, 1, CONFIG_QUEUE_MAX, NULL, false,
+		false, NULL,
+	"the queue that the dead letters go back into (required)"},
+	[SET_DLQ] = {"dlq", FOR_REPROCESS, TYPE_TEXT, NULL, 1, 255, NULL, false, false,
+		NULL,
+	"the dead-letter queue (required)"},
+	[SET_MATCH] = {"match", COMMAND_REPROCESS, TYPE_LIST, NULL, 1, 600, NULL, false,
+		false, NULL,
+	"field=value: only messages that match; may be given several times"},
+	[SET_LIMIT] = {"limit", COMMAND_REPROCESS, TYPE_NUMBER, "0", 0, 1000000000, NULL,
+		false, false, NULL,
+	"messages put back at most; 0: as many as there are at the start"},
+	[SET_ORIGINAL_KEY] = {"original-key", COMMAND_REPROCESS, TYPE_BOOL, "false", 0, 0,
+		NULL, false, false, NULL,
+	"put them back with the routing key they had at first"},
+	[SET_DRY_RUN] = {"dry-run", COMMAND_REPROCESS, TYPE_BOOL, "false", 0, 0, NULL,
+		false, false, NULL,
+	"list what would be put back, and put nothing back"},
 	[SET_LOG_FORMAT] = {"log-format", FOR_ALL, TYPE_CHOICE, "kv", 0, 0, "kv|json", true,
 		false, NULL,
 	"key=value or JSON lines on stderr"},
@@ -345,6 +365,7 @@ parse_value(struct config *config, const struct setting_rule *rule,
 	switch (rule->type)
 	{
 		case TYPE_TEXT:
+		case TYPE_LIST:
 			if (length >= (size_t) rule->min && length <= (size_t) rule->max)
 				return true;
 			return fail(config, "setting \"%s\" (%s): %lld to %lld bytes are "
@@ -365,17 +386,32 @@ parse_value(struct config *config, const struct setting_rule *rule,
 	}
 }
 
+/* What a list has after one more text of the same source. */
+static char *
+lengthened(const struct setting_value *list, const char *text,
+		   enum setting_source source)
+{
+	char	   *longer;
+
+	if (list->text == NULL || list->source != source)
+		return strdup(text);
+	return asprintf(&longer, "%s\n%s", list->text, text) < 0 ? NULL : longer;
+}
+
 static bool
 set_value(struct config *config, int setting, const char *text,
 		  enum setting_source source, const char *origin)
 {
 	struct setting_value *value = &config->values[setting];
 	int64_t		number = 0;
+	char	   *fresh;
 
 	if (!parse_value(config, &rules[setting], text, origin, &number))
 		return false;
+	fresh = rules[setting].type == TYPE_LIST ?
+		lengthened(value, text, source) : strdup(text);
 	free(value->text);
-	value->text = strdup(text);
+	value->text = fresh;
 	value->number = number;
 	value->source = source;
 	return value->text != NULL;
@@ -452,7 +488,7 @@ load_line(struct config *config, char *line, const char *origin, bool *seen)
 	setting = find_rule(line, strlen(line));
 	if (setting < 0)
 		return fail(config, "%s: there is no setting \"%s\"", origin, line);
-	if (seen[setting])
+	if (seen[setting] && rules[setting].type != TYPE_LIST)
 		return fail(config, "%s: setting \"%s\" is given twice", origin, line);
 	seen[setting] = true;
 	return !is_for(&rules[setting], config->command) ||
@@ -707,10 +743,22 @@ check_sink(struct config *config)
 }
 
 static bool
+check_queues(struct config *config)
+{
+	if (!check_required(config, SET_DLQ) || !check_required(config, SET_QUEUE))
+		return false;
+	if (strcmp(config_text(config, SET_DLQ), config_text(config, SET_QUEUE)) != 0)
+		return true;
+	return fail(config, "settings \"dlq\" and \"queue\" name the same queue");
+}
+
+static bool
 check_all(struct config *config)
 {
 	if (is_for(&rules[SET_ORIGIN], config->command) &&
 		!check_required(config, SET_ORIGIN))
+		return false;
+	if (config->command == COMMAND_REPROCESS && !check_queues(config))
 		return false;
 	if (config_number(config, SET_RECONNECT_MIN) >
 		config_number(config, SET_RECONNECT_MAX))
@@ -904,6 +952,17 @@ print_uri(const struct broker_uri *uri, FILE *out)
 			uri->auth == AUTH_EXTERNAL ? "?auth_mechanism=external" : "");
 }
 
+/* Each further line of a list is a line of the file. */
+static void
+print_lines(const char *name, const char *text, FILE *out)
+{
+	for (; *text; text++)
+		if (*text == '\n')
+			fprintf(out, "\n%s = ", name);
+		else
+			fputc(*text, out);
+}
+
 void
 config_dump(const struct config *config, FILE *out)
 {
@@ -922,7 +981,7 @@ config_dump(const struct config *config, FILE *out)
 		else if (i == SET_BROKER_URI)
 			print_uri(&config->uri, out);
 		else
-			fputs(value->text, out);
+			print_lines(rules[i].name, value->text, out);
 		fputc('\n', out);
 	}
 }

@@ -58,6 +58,12 @@ enum setting
 	SET_RENEW_INTERVAL,
 	SET_DUTY_INTERVAL,
 	SET_SUMMARY_INTERVAL,
+	SET_QUEUE,
+	SET_DLQ,
+	SET_MATCH,
+	SET_LIMIT,
+	SET_ORIGINAL_KEY,
+	SET_DRY_RUN,
 	SET_LOG_FORMAT,
 	SET_LOG_LEVEL,
 	SETTINGS
@@ -85,6 +91,9 @@ struct setting_value
 };
 
 #define CONFIG_ERROR_MAX	512
+
+/* With the suffix of the lock of a reprocessing it makes a name of 255 bytes. */
+#define CONFIG_QUEUE_MAX	240
 
 struct config
 {

@@ -21,6 +21,12 @@ static const char *const point_names[CRASH_POINTS] = {
 	[CRASH_MID_WINDOW] = "mid-window",
 	[CRASH_CONFIRMED_BEFORE_SETTLE] = "confirmed-before-settle",
 	[CRASH_SETTLED] = "settled",
+	[CRASH_REPROCESS_BOUND] = "reprocess-bound",
+	[CRASH_DEAD_LETTER_TAKEN] = "dead-letter-taken",
+	[CRASH_COPY_SENT] = "copy-sent",
+	[CRASH_COPY_CONFIRMED] = "copy-confirmed",
+	[CRASH_DEAD_LETTER_ACKED] = "dead-letter-acked",
+	[CRASH_REPROCESS_UNBOUND] = "reprocess-unbound",
 };
 
 static int	hits[CRASH_POINTS];

@@ -10,6 +10,12 @@ enum crash_point
 	CRASH_MID_WINDOW,			/* half a claim sent, nothing confirmed */
 	CRASH_CONFIRMED_BEFORE_SETTLE,	/* confirmed, settle not sent */
 	CRASH_SETTLED,				/* settle committed */
+	CRASH_REPROCESS_BOUND,		/* the exchange is made and bound */
+	CRASH_DEAD_LETTER_TAKEN,	/* got, its copy not sent */
+	CRASH_COPY_SENT,			/* not confirmed */
+	CRASH_COPY_CONFIRMED,		/* the dead letter not acknowledged */
+	CRASH_DEAD_LETTER_ACKED,
+	CRASH_REPROCESS_UNBOUND,	/* the exchange not deleted */
 	CRASH_POINTS
 };
 

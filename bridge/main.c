@@ -12,6 +12,7 @@
 #include "config.h"
 #include "log.h"
 #include "relay.h"
+#include "reprocess.h"
 
 #ifndef BRIDGE_VERSION
 #error "BRIDGE_VERSION comes from the Makefile, which reads the control file"
@@ -37,6 +38,11 @@ static const struct entry commands[] = {
 	{COMMAND_RELAY, "",
 		"sends the entries of one origin to RabbitMQ until it is stopped",
 	relay_run, NULL},
+	{COMMAND_REPROCESS, "",
+		"puts the messages of a dead-letter queue back into their queue, once "
+		"the cause\n"
+		"           is mended: each is copied, confirmed, then deleted",
+	reprocess_run, NULL},
 	{COMMAND_CHECK, " [--topic NAME,...]",
 		"says whether a relay with these options would work; it changes nothing.\n"
 		"           --topic, repeatable, names exchanges to look for",
@@ -58,8 +64,10 @@ static const char end_text[] =
 "   0  stopped orderly, or --once sent what was due\n"
 "  64  usage or a bad setting\n"
 "  65  the configuration file is missing or wrong\n"
+"  66  reprocess: the queue or the dead-letter queue does not exist\n"
 "  69  at start: database unreachable or login failed\n"
 "  70  internal error\n"
+"  73  reprocess: another run is at work on the queue\n"
 "  74  at start: the broker refused the login, or TLS with it failed; or stdout is closed\n"
 "  75  --once or a stop could not finish, try again\n"
 "  76  at start: extension missing, or its contract is unknown\n"

@@ -3,19 +3,23 @@
  *
  * Plain librabbitmq, one connection, one channel. It declares nothing.
  *
- *	amqp_probe drain --uri URI --queue Q [--count N] [--timeout S] [--keep]
+ *	amqp_probe drain --uri URI --queue Q [--count N] [--timeout S] [--keep | --reject]
  *		takes messages and prints each as one JSON line; ends after N
  *		messages, or when none came for S seconds (default 2).  --keep puts
- *		them back in the end.
+ *		them back in the end; --reject lets them die where they are.
  *	amqp_probe count --uri URI --queue Q
  *		prints the number of messages that are ready
  *	amqp_probe publish --uri URI --exchange E --key K [--count N]
- *		[--message-id ID] [--body TEXT]
- *		publishes with confirms; exit status 0 once all are confirmed
+ *		[--message-id ID] [--body TEXT] [--numbered] [--typed]
+ *		publishes with confirms; exit status 0 once all are confirmed.
+ *		--numbered: the message ids are ID-1, ID-2, ...  --typed: with a header
+ *		of each AMQP type, named by its letter
  *
  * A line of drain has the members message_id, routing_key, exchange,
- * redelivered, type, app_id, content_type, content_encoding, delivery_mode,
- * timestamp, headers (object) and body (text, as received).
+ * redelivered, type, app_id, content_type, content_encoding, correlation_id,
+ * reply_to, user_id, priority, delivery_mode,
+ * timestamp, headers (object), kinds (the headers' types) and body (text, as
+ * received).
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -45,6 +49,9 @@ struct options
 	long		count;
 	double		timeout;
 	bool		keep;
+	bool		reject;
+	bool		numbered;
+	bool		typed;
 };
 
 static void __attribute__((noreturn, format(printf, 1, 2)))
@@ -187,6 +194,25 @@ json_table(const amqp_table_t *table)
 	return object;
 }
 
+/* The type letter of each header. */
+static json_object *
+json_kinds(const amqp_table_t *table)
+{
+	json_object *object = json_object_new_object();
+
+	for (int i = 0; i < table->num_entries; i++)
+	{
+		amqp_bytes_t key = table->entries[i].key;
+		char		kind = (char) table->entries[i].value.kind;
+		char		name[256];
+
+		snprintf(name, sizeof(name), "%.*s", (int) key.len, (char *) key.bytes);
+		json_object_object_add(object, name,
+							   json_object_new_string_len(&kind, 1));
+	}
+	return object;
+}
+
 static void
 print_message(const amqp_envelope_t *envelope)
 {
@@ -208,6 +234,11 @@ print_message(const amqp_envelope_t *envelope)
 	ADD_BYTES(AMQP_BASIC_CONTENT_TYPE_FLAG, content_type);
 	ADD_BYTES(AMQP_BASIC_CONTENT_ENCODING_FLAG, content_encoding);
 	ADD_BYTES(AMQP_BASIC_CORRELATION_ID_FLAG, correlation_id);
+	ADD_BYTES(AMQP_BASIC_REPLY_TO_FLAG, reply_to);
+	ADD_BYTES(AMQP_BASIC_USER_ID_FLAG, user_id);
+	if (p->_flags & AMQP_BASIC_PRIORITY_FLAG)
+		json_object_object_add(line, "priority",
+							   json_object_new_int(p->priority));
 	if (p->_flags & AMQP_BASIC_DELIVERY_MODE_FLAG)
 		json_object_object_add(line, "delivery_mode",
 							   json_object_new_int(p->delivery_mode));
@@ -215,7 +246,10 @@ print_message(const amqp_envelope_t *envelope)
 		json_object_object_add(line, "timestamp",
 							   json_object_new_uint64(p->timestamp));
 	if (p->_flags & AMQP_BASIC_HEADERS_FLAG)
+	{
 		json_object_object_add(line, "headers", json_table(&p->headers));
+		json_object_object_add(line, "kinds", json_kinds(&p->headers));
+	}
 	json_object_object_add(line, "body", json_bytes(envelope->message.body));
 	puts(json_object_to_json_string_ext(line, JSON_C_TO_STRING_PLAIN |
 										JSON_C_TO_STRING_NOSLASHESCAPE));
@@ -254,12 +288,14 @@ drain(const struct options *opt)
 		check(reply, "could not take a message");
 		print_message(&envelope);
 		last_tag = envelope.delivery_tag;
-		if (++seen % ACK_EVERY == 0 && !opt->keep)
+		if (opt->reject)
+			amqp_basic_reject(conn, CHANNEL, last_tag, 0);
+		if (++seen % ACK_EVERY == 0 && !opt->keep && !opt->reject)
 			amqp_basic_ack(conn, CHANNEL, last_tag, 1);
 		amqp_destroy_envelope(&envelope);
 	}
 	fflush(stdout);
-	if (last_tag > 0 && !opt->keep)
+	if (last_tag > 0 && !opt->keep && !opt->reject)
 		amqp_basic_ack(conn, CHANNEL, last_tag, 1);
 	amqp_channel_close(conn, CHANNEL, AMQP_REPLY_SUCCESS);
 	close_connection(conn);
@@ -309,9 +345,47 @@ await_confirms(amqp_connection_state_t conn, uint64_t *confirmed,
 	}
 }
 
+/* One header of each type that a broker takes. */
+static void
+fill_typed(amqp_table_entry_t *entries, amqp_table_entry_t *inner)
+{
+	static const char kinds[] = "tbBsuIilfdTSxVDFA";
+	static char names[sizeof(kinds)][2];
+
+	inner->key = amqp_cstring_bytes("x-death");
+	inner->value.kind = AMQP_FIELD_KIND_UTF8;
+	inner->value.value.bytes = amqp_cstring_bytes("not one");
+	for (size_t i = 0; i < sizeof(kinds) - 1; i++)
+	{
+		amqp_field_value_t *value = &entries[i].value;
+
+		names[i][0] = kinds[i];
+		entries[i].key = amqp_cstring_bytes(names[i]);
+		memset(value, 0, sizeof(*value));
+		value->kind = (uint8_t) kinds[i];
+		if (strchr("Sx", kinds[i]))
+			value->value.bytes = amqp_cstring_bytes("text");
+		else if (kinds[i] == 'F')
+			value->value.table = (amqp_table_t){1, inner};
+		else if (kinds[i] == 'A')
+			value->value.array = (amqp_array_t){1, &inner->value};
+		else if (kinds[i] == 'f')
+			value->value.f32 = 1.5;
+		else if (kinds[i] == 'd')
+			value->value.f64 = -2.5;
+		else if (kinds[i] == 'D')
+			value->value.decimal = (amqp_decimal_t){2, 12345};
+		else if (kinds[i] != 'V')
+			value->value.u64 = kinds[i] == 't' ? 1 : 100;
+	}
+}
+
 static void
 publish(const struct options *opt)
 {
+	amqp_table_entry_t typed[17];
+	amqp_table_entry_t inner;
+	char		id[256];
 	amqp_connection_state_t conn = open_connection(opt->uri);
 	amqp_basic_properties_t properties = {0};
 	uint64_t	confirmed = 0;
@@ -327,10 +401,21 @@ publish(const struct options *opt)
 		properties._flags |= AMQP_BASIC_MESSAGE_ID_FLAG;
 		properties.message_id = amqp_cstring_bytes(opt->message_id);
 	}
+	if (opt->typed)
+	{
+		fill_typed(typed, &inner);
+		properties._flags |= AMQP_BASIC_HEADERS_FLAG;
+		properties.headers = (amqp_table_t){17, typed};
+	}
 	while (sent < (uint64_t) total)
 	{
 		int			status;
 
+		if (opt->numbered)
+		{
+			snprintf(id, sizeof(id), "%s-%" PRIu64, opt->message_id, sent + 1);
+			properties.message_id = amqp_cstring_bytes(id);
+		}
 		status = amqp_basic_publish(conn, CHANNEL,
 									amqp_cstring_bytes(opt->exchange),
 									amqp_cstring_bytes(opt->key), 0, 0,
@@ -365,6 +450,9 @@ main(int argc, char **argv)
 		{"count", required_argument, NULL, 'n'},
 		{"timeout", required_argument, NULL, 't'},
 		{"keep", no_argument, NULL, 'K'},
+		{"reject", no_argument, NULL, 'R'},
+		{"numbered", no_argument, NULL, 'N'},
+		{"typed", no_argument, NULL, 'T'},
 		{NULL, 0, NULL, 0}
 	};
 	struct options opt = {
@@ -402,6 +490,15 @@ main(int argc, char **argv)
 				break;
 			case 'K':
 				opt.keep = true;
+				break;
+			case 'R':
+				opt.reject = true;
+				break;
+			case 'N':
+				opt.numbered = true;
+				break;
+			case 'T':
+				opt.typed = true;
 				break;
 			default:
 				return 2;

@@ -104,6 +104,40 @@ flag_beats_environment_beats_file_beats_default(void **state)
 	unsetenv("ACME_OUTBOX_WINDOW");
 }
 
+/* A list grows by what one source gives; the next source begins anew. */
+static void
+lists(void **state)
+{
+	(void) state;
+	write_file("dlq = d\nqueue = q\nmatch = a=1\nmatch = \"b=2\"\n");
+	assert_int_equal(load_as(COMMAND_REPROCESS, "--config", path), EXIT_OK);
+	assert_string_equal(config_text(&config, SET_MATCH), "a=1\nb=2");
+	assert_int_equal(load_as(COMMAND_REPROCESS, "--match", "c=3", "--config", path,
+							 "--match=d=4", "--match", "e=5"), EXIT_OK);
+	assert_string_equal(config_text(&config, SET_MATCH), "c=3\nd=4\ne=5");
+	assert_error(load_as(COMMAND_REPROCESS, "--match=c=3", "--match="), EXIT_USAGE,
+				 "\"match\"");
+}
+
+static void
+queues_of_a_reprocessing(void **state)
+{
+	char		name[8 + CONFIG_QUEUE_MAX + 1] = "--queue=";
+	char		longer[sizeof(name) + 1];
+
+	(void) state;
+	assert_error(load_as(COMMAND_REPROCESS, "--queue=q"), EXIT_USAGE, "--dlq");
+	assert_error(load_as(COMMAND_REPROCESS, "--dlq=q"), EXIT_USAGE, "--queue");
+	assert_error(load_as(COMMAND_REPROCESS, "--dlq=q", "--queue=q"), EXIT_USAGE,
+				 "the same queue");
+	/* with the lock's suffix it is a name of 255 bytes, or of one more */
+	memset(name + 8, 'q', CONFIG_QUEUE_MAX);
+	assert_int_equal(load_as(COMMAND_REPROCESS, "--dlq=q", name), EXIT_OK);
+	strcat(strcpy(longer, name), ".");
+	assert_error(load_as(COMMAND_REPROCESS, "--dlq=q", longer), EXIT_USAGE,
+				 "\"queue\"");
+}
+
 static void
 file_from_the_environment(void **state)
 {
@@ -394,7 +428,7 @@ settings_of_other_commands(void **state)
 	(void) state;
 	assert_error(load_as(COMMAND_REPROCESS, "--window=7"), EXIT_USAGE,
 				 "option --window is not for \"reprocess\"");
-	write_file("window = 7\nheartbeat = 5s\n");
+	write_file("window = 7\nheartbeat = 5s\ndlq = d\nqueue = q\n");
 	setenv("ACME_OUTBOX_ORIGIN", "elsewhere", 1);
 	setenv("ACME_OUTBOX_POLL_INTERVAL", "not even a duration", 1);
 	assert_int_equal(load_as(COMMAND_REPROCESS, "--config", path), EXIT_OK);
@@ -444,6 +478,8 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		T(defaults),
 		T(flag_beats_environment_beats_file_beats_default),
+		T(lists),
+		T(queues_of_a_reprocessing),
 		T(file_from_the_environment),
 		T(file_syntax),
 		T(file_errors),

@@ -31,9 +31,10 @@ sub start
 		out    => "$PostgreSQL::Test::Utils::log_path/$name.out",
 		offset => 0
 	}, $class;
-	my @command = (
-		binary(), $opt{command} // 'relay',
-		'--origin', $opt{origin} // 'shop', @{ $opt{args} // [] });
+	my $command = $opt{command} // 'relay';
+	my @command = (binary(), $command,
+		($command =~ /^(relay|check)$/ ? ('--origin', $opt{origin} // 'shop') : ()),
+		@{ $opt{args} // [] });
 	my %env = (
 		($node ? $node->libpq_env($opt{user}) : ()),
 		($broker
