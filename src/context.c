@@ -74,6 +74,16 @@ acme_outbox_tenant(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(tenant));
 }
 
+void
+context_tenant_missing(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OX_TENANT),
+			 errmsg("no tenant is set"),
+			 errdetail("This inbox requires a tenant, and the transaction has none."),
+			 errhint("Set it in the same transaction: SELECT acme_outbox.context('tenant')")));
+}
+
 /* tenant_visible(tenant_id text) RETURNS boolean: the policy of tenants' tables */
 Datum
 acme_outbox_tenant_visible(PG_FUNCTION_ARGS)
@@ -83,11 +93,7 @@ acme_outbox_tenant_visible(PG_FUNCTION_ARGS)
 	if (context_all_tenants)
 		PG_RETURN_BOOL(true);
 	if (tenant == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OX_TENANT),
-				 errmsg("no tenant is set"),
-				 errdetail("This inbox requires a tenant, and the transaction has none."),
-				 errhint("Set it in the same transaction: SELECT acme_outbox.context('tenant')")));
+		context_tenant_missing();
 	if (PG_ARGISNULL(0))
 		PG_RETURN_BOOL(false);
 	PG_RETURN_BOOL(strcmp(text_to_cstring(PG_GETARG_TEXT_PP(0)), tenant) == 0);

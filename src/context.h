@@ -9,6 +9,7 @@
 extern bool context_all_tenants;
 
 extern const char *context_tenant(void);
+extern void context_tenant_missing(void) pg_attribute_noreturn();
 extern void context_set(const char *name, const char *value);
 
 #endif							/* ACME_OUTBOX_CONTEXT_H */

@@ -24,6 +24,7 @@
 #include "common/cryptohash.h"
 #include "common/hashfn.h"
 #include "common/sha2.h"
+#include "context.h"
 #include "counters.h"
 #include "funcapi.h"
 #include "guc.h"
@@ -38,6 +39,7 @@
 #include "utils/guc.h"
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
+#include "utils/rls.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
@@ -205,9 +207,21 @@ make_statements(Statements *kept)
 	make_plan(&kept->abandon, abandon_sql, quoted, 4, on_execution);
 }
 
+/*
+ * The policy of a table that requires tenants is asked for each row, so it says nothing
+ * where there is none to look at: nobody must be told "in flight" for lack of a tenant.
+ */
+static void
+check_tenant(Oid table, const Request *request)
+{
+	if (request->tenant[0] == '\0' && context_tenant() == NULL &&
+		check_enable_rls(table, InvalidOid, true) == RLS_ENABLED)
+		context_tenant_missing();
+}
+
 /* Statements for the table of acme_outbox.inbox_schema; raises if there is none. */
 static Statements *
-statements(void)
+statements(const Request *request)
 {
 	static PlanCache cache = {
 		"acme_outbox idempotency keys", NAMEDATALEN, sizeof(Statements), MAX_SCHEMAS,
@@ -217,7 +231,7 @@ statements(void)
 	Statements *kept;
 
 	namestrcpy(&schema, guc_inbox_schema[0] != '\0' ? guc_inbox_schema : ACME_OUTBOX_SCHEMA);
-	(void) inbox_table(NameStr(schema), "idempotency_key");
+	check_tenant(inbox_table(NameStr(schema), "idempotency_key"), request);
 	kept = plan_cache_enter(&cache, NameStr(schema));
 	if (kept->abandon.sql == NULL)
 		make_statements(kept);
@@ -534,7 +548,7 @@ static void
 begin(Request *request, Answer *answer)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Statements *table = statements();
+	Statements *table = statements(request);
 	int			level = enter_tenant(request);
 	LOCKTAG		tag;
 	bool		locked;
@@ -709,19 +723,22 @@ acme_outbox_idempotency_begin_jsonb(PG_FUNCTION_ARGS)
  */
 
 /* Arguments common to both: endpoint, key, tenant at i, execution after it. */
-static void
-execution_args(FunctionCallInfo fcinfo, int tenant_arg, Statements *table,
-			   Request *request, Datum *args, char *nulls)
+static Statements *
+execution_args(FunctionCallInfo fcinfo, int tenant_arg, Request *request,
+			   Datum *args, char *nulls)
 {
+	Statements *table;
 	pg_uuid_t  *execution;
 
 	read_key(fcinfo, tenant_arg, request);
+	table = statements(request);
 	request->lock_hash = lock_hash(table->schema, request);
 	execution = PG_ARGISNULL(tenant_arg + 1) ? own_execution(request) :
 		PG_GETARG_UUID_P(tenant_arg + 1);
 	key_args(args, request);
 	args[3] = UUIDPGetDatum(execution);
 	nulls[3] = execution == NULL ? 'n' : ' ';
+	return table;
 }
 
 static Jsonb *
@@ -799,7 +816,7 @@ arg_status(FunctionCallInfo fcinfo, int i)
 static void
 complete_call(FunctionCallInfo fcinfo, bool is_jsonb)
 {
-	Statements *table = statements();
+	Statements *table;
 	Request		request = {0};
 	Datum		args[5];
 	char		nulls[] = "     ";
@@ -808,7 +825,7 @@ complete_call(FunctionCallInfo fcinfo, bool is_jsonb)
 
 	if (PG_ARGISNULL(1))
 		return;					/* begin answered bypass */
-	execution_args(fcinfo, 4, table, &request, args, nulls);
+	table = execution_args(fcinfo, 4, &request, args, nulls);
 	status = arg_status(fcinfo, 2);
 	args[4] = JsonbPGetDatum(stored_response(status,
 											 arg_json(fcinfo, 3, is_jsonb, "response")));
@@ -838,7 +855,7 @@ acme_outbox_idempotency_complete_text(PG_FUNCTION_ARGS)
 Datum
 acme_outbox_idempotency_abandon(PG_FUNCTION_ARGS)
 {
-	Statements *table = statements();
+	Statements *table;
 	Request		request = {0};
 	Datum		args[5];
 	char		nulls[] = "     ";
@@ -847,7 +864,7 @@ acme_outbox_idempotency_abandon(PG_FUNCTION_ARGS)
 
 	if (PG_ARGISNULL(1))
 		PG_RETURN_BOOL(false);
-	execution_args(fcinfo, 2, table, &request, args, nulls);
+	table = execution_args(fcinfo, 2, &request, args, nulls);
 	level = enter_tenant(&request);
 	SPI_connect();
 	abandoned = plan_run(&table->abandon, args, nulls, SPI_OK_DELETE);

@@ -157,6 +157,9 @@ SET acme_outbox.inbox_schema = 'pay';
 SET ROLE idempotency_app;
 SELECT t.error($$SELECT acme_outbox.idempotency_begin('POST /pay', 'k1', 'b')$$);
 SELECT t.error($$SELECT acme_outbox.idempotency_begin('POST /pay', 'k1', 'b', tenant_id => '')$$);
+-- the table is empty: no row could have told
+SELECT t.sqlstate($$SELECT acme_outbox.idempotency_complete('POST /pay', 'k1', 200)$$);
+SELECT t.sqlstate($$SELECT acme_outbox.idempotency_abandon('POST /pay', 'k1')$$);
 SELECT t.ask('POST /pay', 'k1', 'b', tenant => 'acme');
 SELECT acme_outbox.idempotency_complete('POST /pay', 'k1', 200, tenant_id => 'acme');
 BEGIN;

@@ -8,6 +8,7 @@ use AcmeOutbox::Bridge;
 use AcmeOutbox::Broker;
 use AcmeOutbox::Check;
 use AcmeOutbox::Cluster;
+use AcmeOutbox::Pooler;
 use AcmeOutbox::Tls;
 use IO::Socket::INET;
 use PostgreSQL::Test::Utils;
@@ -140,39 +141,12 @@ like(check(what => 'bad setting', status => USAGE, args => ['--window=0']),
 # Poolers.
 for my $mode ('transaction', 'session')
 {
-	my ($port, $dir) = (free_port(), PostgreSQL::Test::Utils::tempdir_short());
-	my $ini = "$dir/pgbouncer.ini";
-	append_to_file($ini, <<"INI");
-[databases]
-postgres = host=127.0.0.1 port=@{[$node->port]}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = $port
-unix_socket_dir =
-auth_type = any
-pool_mode = $mode
-logfile = $dir/log
-INI
-	$ini =~ /\S/ or die;
-	(my $content = slurp_file($ini)) =~ s/^(postgres = .*)$/$1 user=relay/m;
-	open(my $out, '>', $ini) or die;
-	print $out $content;
-	close $out;
-	my $pid = fork() // die "could not fork: $!\n";
-	if ($pid == 0)
-	{
-		open(STDOUT, '>', "$dir/out");
-		open(STDERR, '>&', \*STDOUT);
-		exec('/usr/sbin/pgbouncer', '-q', $ini) or POSIX::_exit(127);
-	}
-	ok(wait_until(sub { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) }, 20),
-		"pgbouncer: $mode mode") or diag slurp_file("$dir/out");
+	my $pooler = AcmeOutbox::Pooler->start($node, 'relay', pool_mode => $mode);
 	$text = check(what => "$mode pooling", status => $mode eq 'session' ? 0 : CHECK_FAILED,
-		env => { PGHOST => '127.0.0.1', PGPORT => $port });
+		env => { PGHOST => '127.0.0.1', PGPORT => $pooler->{port} });
 	like($text, $mode eq 'session' ? qr/^OK +pooler .*session mode/m : qr/^FAIL +pooler .*transaction mode/m,
 		"$mode pooling is told");
-	kill 'KILL', $pid;
-	waitpid $pid, 0;
+	$pooler->stop;
 }
 $node->verify_ok('in the end');
 done_testing();
