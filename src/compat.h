@@ -16,6 +16,7 @@
 
 #include "catalog/pg_database.h"
 #include "common/jsonapi.h"
+#include "executor/executor.h"
 #include "mb/pg_wchar.h"
 #include "utils/acl.h"
 
@@ -38,6 +39,17 @@ compat_database_owner(Oid database, Oid role)
 	return object_ownercheck(DatabaseRelationId, database, role);
 #else
 	return pg_database_ownercheck(database, role);
+#endif
+}
+
+/* 16 added "only summarizing"; drop when 16 is the minimum. */
+static inline void
+compat_insert_index_tuples(ResultRelInfo *target, TupleTableSlot *slot, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	(void) ExecInsertIndexTuples(target, slot, estate, false, false, NULL, NIL, false);
+#else
+	(void) ExecInsertIndexTuples(target, slot, estate, false, false, NULL, NIL);
 #endif
 }
 

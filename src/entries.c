@@ -36,8 +36,8 @@
 /* what a claimed row costs in the relay besides its payload */
 #define ENTRY_OVERHEAD_BYTES 256
 
-static Oid
-relation_oid(const char *name)
+Oid
+entries_relation(const char *name)
 {
 	Oid			schema = get_namespace_oid(ACME_OUTBOX_SCHEMA, false);
 	Oid			oid = get_relname_relid(name, schema);
@@ -50,8 +50,8 @@ relation_oid(const char *name)
 	return oid;
 }
 
-static Oid
-enum_value(const char *type_name, const char *label)
+Oid
+entries_enum_value(const char *type_name, const char *label)
 {
 	Oid			schema = get_namespace_oid(ACME_OUTBOX_SCHEMA, false);
 	Oid			type = GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
@@ -69,14 +69,14 @@ enum_value(const char *type_name, const char *label)
 void
 entries_open(EntryTable *table, const char *origin)
 {
-	table->heap = table_open(relation_oid("outbox_entry"), RowExclusiveLock);
+	table->heap = table_open(entries_relation("outbox_entry"), RowExclusiveLock);
 	table->origin = CStringGetTextDatum(origin);
 	table->snapshot = NULL;
-	table->status_pending = enum_value("entry_status", "PENDING");
-	table->status_publishing = enum_value("entry_status", "PUBLISHING");
-	table->status_failed = enum_value("entry_status", "FAILED");
-	table->hold_key = enum_value("hold_reason", "KEY");
-	table->hold_scheduled = enum_value("hold_reason", "SCHEDULED");
+	table->status_pending = entries_enum_value("entry_status", "PENDING");
+	table->status_publishing = entries_enum_value("entry_status", "PUBLISHING");
+	table->status_failed = entries_enum_value("entry_status", "FAILED");
+	table->hold_key = entries_enum_value("hold_reason", "KEY");
+	table->hold_scheduled = entries_enum_value("hold_reason", "SCHEDULED");
 }
 
 /* A new snapshot that also sees what this transaction did so far. */
@@ -111,7 +111,7 @@ static void
 open_scan(EntryScan *scan, EntryTable *table, const char *index_name, int nkeys)
 {
 	scan->table = table;
-	scan->index = index_open(relation_oid(index_name), AccessShareLock);
+	scan->index = index_open(entries_relation(index_name), AccessShareLock);
 	scan->slot = table_slot_create(table->heap, NULL);
 	scan->desc = index_beginscan(table->heap, scan->index, table->snapshot, nkeys, 0);
 }

@@ -65,6 +65,8 @@ typedef struct EntryScan
 	bool		positioned;
 } EntryScan;
 
+extern Oid	entries_relation(const char *name);
+extern Oid	entries_enum_value(const char *type_name, const char *label);
 extern void entries_open(EntryTable *table, const char *origin);
 extern void entries_take_snapshot(EntryTable *table);
 extern void entries_close(EntryTable *table);

@@ -3,7 +3,7 @@
  *		Writes an event or job into the outbox, in the caller's transaction (P 1, G 4).
  *
  * The one door into outbox_entry.  Everything is checked before anything is
- * stored, then one kept INSERT writes the row; no lock is shared with another
+ * stored, then one row is inserted (entry_insert.c); no lock is shared with another
  * publisher and nothing is notified.  The row carries the top-level transaction's
  * xid, by which the claim finds it however late it commits (docs/design.md 4).
  *
@@ -20,6 +20,7 @@
 #include "common/cryptohash.h"
 #include "common/sha2.h"
 #include "counters.h"
+#include "entry_insert.h"
 #include "envelope.h"
 #include "executor/spi.h"
 #include "guc.h"
@@ -31,36 +32,6 @@
 #include "utils/builtins.h"
 #include "utils/xid8.h"
 #include "wake.h"
-
-/* parameters of both INSERTs */
-enum
-{
-	P_XID, P_CREATED_AT, P_EVENT_ID, P_JOB, P_ORIGIN, P_TOPIC, P_ROUTING_KEY,
-	P_MESSAGE_KEY, P_EVENT_NAME, P_TENANT_ID, P_TRACE_ID, P_TRACEPARENT, P_HEADERS,
-	P_PAYLOAD, P_PAYLOAD_HASH, P_NOT_BEFORE, P_COUNT
-};
-
-#define INSERT_ENTRY \
-	"INSERT INTO acme_outbox.outbox_entry (xid, created_at, event_id, entry_type," \
-	" origin, topic, routing_key, message_key, event_name, tenant_id, trace_id," \
-	" traceparent, headers, payload, payload_hash, next_attempt_at, hold_reason)" \
-	" VALUES ($1, $2, $3, CASE WHEN $4 THEN 'JOB'::acme_outbox.entry_type" \
-	" ELSE 'DOMAIN_EVENT'::acme_outbox.entry_type END," \
-	" $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16," \
-	" CASE WHEN $16 IS NOT NULL THEN 'SCHEDULED'::acme_outbox.hold_reason END)"
-
-#define ENTRY_TYPES \
-	{XID8OID, TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID, TEXTOID, \
-	 TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, BYTEAOID, \
-	 TIMESTAMPTZOID}
-
-static KeptPlan insert_plan = {
-	INSERT_ENTRY, P_COUNT, ENTRY_TYPES
-};
-
-static KeptPlan insert_once_plan = {
-	INSERT_ENTRY " ON CONFLICT (event_id, origin) DO NOTHING", P_COUNT, ENTRY_TYPES
-};
 
 static KeptPlan same_event_plan = {
 	"SELECT topic = $2 AND routing_key IS NOT DISTINCT FROM $3"
@@ -179,12 +150,11 @@ content_hash(const PublishRequest *request)
 }
 
 static void
-set_text(Datum *values, char *nulls, int i, const char *value)
+set_text(NewEntry *entry, int column, const char *value)
 {
-	if (value == NULL)
-		nulls[i] = 'n';
-	else
-		values[i] = CStringGetTextDatum(value);
+	entry->nulls[column] = value ? ' ' : 'n';
+	if (value != NULL)
+		entry->values[column] = CStringGetTextDatum(value);
 }
 
 /* Checks what goes into the envelope, and renders it. */
@@ -217,16 +187,20 @@ make_envelope(const PublishRequest *request, const Trace *trace,
 
 /* The id is taken: is it by the very same event? (safe to repeat) */
 static void
-check_same_event(const Datum *values, const char *nulls)
+check_same_event(const NewEntry *entry)
 {
-	Datum		args[] = {values[P_EVENT_ID], values[P_TOPIC], values[P_ROUTING_KEY],
-	values[P_EVENT_NAME], values[P_PAYLOAD_HASH], values[P_ORIGIN], values[P_MESSAGE_KEY],
-	values[P_TENANT_ID], values[P_JOB]};
-	char		arg_nulls[] = {' ', ' ', nulls[P_ROUTING_KEY], ' ', ' ', ' ',
-	nulls[P_MESSAGE_KEY], nulls[P_TENANT_ID], ' '};
+	static const int columns[] = {NEW_EVENT_ID, NEW_TOPIC, NEW_ROUTING_KEY, NEW_EVENT_NAME,
+	NEW_PAYLOAD_HASH, NEW_ORIGIN, NEW_MESSAGE_KEY, NEW_TENANT_ID, NEW_JOB};
+	Datum		args[lengthof(columns)];
+	char		nulls[lengthof(columns)];
 	bool		isnull;
 
-	plan_run(&same_event_plan, args, arg_nulls, SPI_OK_SELECT);
+	for (int i = 0; i < lengthof(columns); i++)
+	{
+		args[i] = entry->values[columns[i]];
+		nulls[i] = entry->nulls[columns[i]];
+	}
+	plan_run(&same_event_plan, args, nulls, SPI_OK_SELECT);
 	if (SPI_processed == 1 &&
 		DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
 								   1, &isnull)))
@@ -234,50 +208,62 @@ check_same_event(const Datum *values, const char *nulls)
 	ereport(ERROR,
 			(errcode(ERRCODE_OX_EVENT_ID_REUSE),
 			 errmsg("event id %s is in use by another event",
-					DatumGetCString(DirectFunctionCall1(uuid_out, values[P_EVENT_ID]))),
+					DatumGetCString(DirectFunctionCall1(uuid_out, args[0]))),
 			 errdetail("The same id is accepted again only with the same topic, routing key, aggregate, event name, kind, schema version, tenant and payload."),
 			 errhint("Give each event an id of its own, or leave event_id out.")));
 }
 
-/* False: it was stored before, and need not be again. */
-static bool
-store(const PublishRequest *request, const Trace *trace, const char *origin,
-	  pg_uuid_t *event_id, text *envelope, TimestampTz now)
+static void
+fill_entry(NewEntry *entry, const PublishRequest *request, const Trace *trace,
+		   const char *origin, pg_uuid_t *event_id, text *envelope, TimestampTz now)
 {
-	Datum		values[P_COUNT] = {0};
-	char		nulls[P_COUNT];
 	bool		scheduled = request->has_not_before && request->not_before > now;
 
-	memset(nulls, ' ', sizeof(nulls));
-	values[P_XID] = FullTransactionIdGetDatum(GetTopFullTransactionId());
-	values[P_CREATED_AT] = TimestampTzGetDatum(now);
-	values[P_EVENT_ID] = UUIDPGetDatum(event_id);
-	values[P_JOB] = BoolGetDatum(request->job);
-	set_text(values, nulls, P_ORIGIN, origin);
-	set_text(values, nulls, P_TOPIC, request->topic);
-	set_text(values, nulls, P_ROUTING_KEY, request->routing_key);
-	set_text(values, nulls, P_MESSAGE_KEY, request->aggregate);
-	set_text(values, nulls, P_EVENT_NAME, request->event_name);
-	set_text(values, nulls, P_TENANT_ID, request->tenant_id);
-	set_text(values, nulls, P_TRACE_ID, trace->trace_id);
-	set_text(values, nulls, P_TRACEPARENT, trace->traceparent);
-	nulls[P_HEADERS] = request->headers ? ' ' : 'n';
-	values[P_HEADERS] = PointerGetDatum(request->headers);
-	values[P_PAYLOAD] = PointerGetDatum(envelope);
-	nulls[P_PAYLOAD_HASH] = request->event_id ? ' ' : 'n';
+	memset(entry->nulls, ' ', sizeof(entry->nulls));
+	entry->values[NEW_XID] = FullTransactionIdGetDatum(GetTopFullTransactionId());
+	entry->values[NEW_CREATED_AT] = TimestampTzGetDatum(now);
+	entry->values[NEW_EVENT_ID] = UUIDPGetDatum(event_id);
+	entry->values[NEW_JOB] = BoolGetDatum(request->job);
+	set_text(entry, NEW_ORIGIN, origin);
+	set_text(entry, NEW_TOPIC, request->topic);
+	set_text(entry, NEW_ROUTING_KEY, request->routing_key);
+	set_text(entry, NEW_MESSAGE_KEY, request->aggregate);
+	set_text(entry, NEW_EVENT_NAME, request->event_name);
+	set_text(entry, NEW_TENANT_ID, request->tenant_id);
+	set_text(entry, NEW_TRACE_ID, trace->trace_id);
+	set_text(entry, NEW_TRACEPARENT, trace->traceparent);
+	entry->nulls[NEW_HEADERS] = request->headers ? ' ' : 'n';
+	entry->values[NEW_HEADERS] = PointerGetDatum(request->headers);
+	entry->values[NEW_PAYLOAD] = PointerGetDatum(envelope);
+	entry->nulls[NEW_PAYLOAD_HASH] = request->event_id ? ' ' : 'n';
 	if (request->event_id)
-		values[P_PAYLOAD_HASH] = PointerGetDatum(content_hash(request));
-	nulls[P_NOT_BEFORE] = scheduled ? ' ' : 'n';
-	values[P_NOT_BEFORE] = TimestampTzGetDatum(request->not_before);
+		entry->values[NEW_PAYLOAD_HASH] = PointerGetDatum(content_hash(request));
+	entry->nulls[NEW_NOT_BEFORE] = scheduled ? ' ' : 'n';
+	entry->values[NEW_NOT_BEFORE] = TimestampTzGetDatum(request->not_before);
+}
 
-	if (request->event_id == NULL)
-		plan_run(&insert_plan, values, nulls, SPI_OK_INSERT);
-	else if (plan_run(&insert_once_plan, values, nulls, SPI_OK_INSERT) == 0)
+/*
+ * False: it was stored before, and need not be again.  Only an id that the caller
+ * gave can be taken.
+ */
+static bool
+store(NewEntry *entry, bool id_was_given)
+{
+	bool		stored = true;
+
+	if (!id_was_given)
 	{
-		check_same_event(values, nulls);
-		return false;
+		entry_insert(entry);
+		return true;
 	}
-	return true;
+	SPI_connect();
+	if (!entry_insert_once(entry))
+	{
+		check_same_event(entry);
+		stored = false;
+	}
+	SPI_finish();
+	return stored;
 }
 
 pg_uuid_t *
@@ -288,6 +274,7 @@ publish_entry(PublishRequest *request)
 	pg_uuid_t  *event_id;
 	text	   *envelope;
 	Trace		trace;
+	NewEntry	entry = {0};
 
 	if (request->tenant_id && request->tenant_id[0] == '\0')
 		request->tenant_id = NULL;
@@ -309,10 +296,9 @@ publish_entry(PublishRequest *request)
 
 	envelope = make_envelope(request, &trace, origin, event_id, now);
 
-	SPI_connect();
-	if (store(request, &trace, origin, event_id, envelope, now))
+	fill_entry(&entry, request, &trace, origin, event_id, envelope, now);
+	if (store(&entry, request->event_id != NULL))
 		counters_add(COUNTER_PUBLISHED, 1, origin, request->topic);
-	SPI_finish();
 	wake_note_published(origin);
 	return event_id;
 }

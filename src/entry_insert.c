@@ -1,0 +1,237 @@
+/*
+ * entry_insert.c
+ *		Inserts a row into outbox_entry.
+ *
+ * The usual insert goes to the table and its indexes directly: preparing and
+ * forgetting an executor for one row costs more than the row.  That is safe only
+ * for the table as the extension made it.  If an administrator gave it a trigger,
+ * a rule, a policy, a check or a column, the executor does the insert, with all
+ * that belongs to it; so it does where the event id is the caller's, because
+ * ON CONFLICT is the executor's.  Both ways write the same row (test/sql/publish).
+ */
+#include "acme_outbox.h"
+
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_enum.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "compat.h"
+#include "entries.h"
+#include "entry_insert.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "plans.h"
+#include "rewrite/prs2lock.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#define INSERT_ENTRY \
+	"INSERT INTO acme_outbox.outbox_entry (xid, created_at, event_id, entry_type," \
+	" origin, topic, routing_key, message_key, event_name, tenant_id, trace_id," \
+	" traceparent, headers, payload, payload_hash, next_attempt_at, hold_reason)" \
+	" VALUES ($1, $2, $3, CASE WHEN $4 THEN 'JOB'::acme_outbox.entry_type" \
+	" ELSE 'DOMAIN_EVENT'::acme_outbox.entry_type END," \
+	" $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16," \
+	" CASE WHEN $16 IS NOT NULL THEN 'SCHEDULED'::acme_outbox.hold_reason END)"
+
+#define ENTRY_TYPES \
+	{XID8OID, TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID, TEXTOID, \
+	 TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, BYTEAOID, \
+	 TIMESTAMPTZOID}
+
+static KeptPlan insert_plan = {
+	INSERT_ENTRY, NEW_COUNT, ENTRY_TYPES
+};
+
+static KeptPlan insert_once_plan = {
+	INSERT_ENTRY " ON CONFLICT (event_id, origin) DO NOTHING", NEW_COUNT, ENTRY_TYPES
+};
+
+/* where each of them goes; NEW_JOB as the entry type */
+static const AttrNumber column_of[NEW_COUNT] = {
+	[NEW_XID] = ENTRY_XID,
+	[NEW_CREATED_AT] = ENTRY_CREATED_AT,
+	[NEW_EVENT_ID] = ENTRY_EVENT_ID,
+	[NEW_JOB] = ENTRY_TYPE,
+	[NEW_ORIGIN] = ENTRY_ORIGIN,
+	[NEW_TOPIC] = ENTRY_TOPIC,
+	[NEW_ROUTING_KEY] = ENTRY_ROUTING_KEY,
+	[NEW_MESSAGE_KEY] = ENTRY_MESSAGE_KEY,
+	[NEW_EVENT_NAME] = ENTRY_EVENT_NAME,
+	[NEW_TENANT_ID] = ENTRY_TENANT_ID,
+	[NEW_TRACE_ID] = ENTRY_TRACE_ID,
+	[NEW_TRACEPARENT] = ENTRY_TRACEPARENT,
+	[NEW_HEADERS] = ENTRY_HEADERS,
+	[NEW_PAYLOAD] = ENTRY_PAYLOAD,
+	[NEW_PAYLOAD_HASH] = ENTRY_PAYLOAD_HASH,
+	[NEW_NOT_BEFORE] = ENTRY_NEXT_ATTEMPT_AT,
+};
+
+/* What the catalog says of the table, until the catalog says otherwise. */
+typedef struct EntryCatalog
+{
+	Oid			table;			/* invalid: look it up */
+	Oid			sequence;		/* of the id */
+	Oid			pending;
+	Oid			scheduled;
+	Oid			job;
+	Oid			domain_event;
+} EntryCatalog;
+
+static EntryCatalog catalog;
+
+static void
+forget_catalog(Datum arg, Oid relation)
+{
+	if (relation == InvalidOid || relation == catalog.table)
+		catalog.table = InvalidOid;
+}
+
+static void
+read_catalog(void)
+{
+	static bool registered = false;
+	EntryCatalog fresh;
+
+	if (!registered)
+		CacheRegisterRelcacheCallback(forget_catalog, (Datum) 0);
+	registered = true;
+	fresh.table = entries_relation("outbox_entry");
+	fresh.sequence = getIdentitySequence(fresh.table, ENTRY_ID, false);
+	fresh.pending = entries_enum_value("entry_status", "PENDING");
+	fresh.scheduled = entries_enum_value("hold_reason", "SCHEDULED");
+	fresh.job = entries_enum_value("entry_type", "JOB");
+	fresh.domain_event = entries_enum_value("entry_type", "DOMAIN_EVENT");
+	catalog = fresh;
+}
+
+/* The table; a lock taken now may bring the news that it is another one. */
+static Relation
+open_table(void)
+{
+	Relation	table;
+
+	for (;;)
+	{
+		if (!OidIsValid(catalog.table))
+			read_catalog();
+		table = try_table_open(catalog.table, RowExclusiveLock);
+		if (table != NULL && OidIsValid(catalog.table))
+			return table;
+		if (table != NULL)
+			table_close(table, NoLock);
+		catalog.table = InvalidOid;
+	}
+}
+
+static bool
+has_insert_trigger(const TriggerDesc *triggers)
+{
+	return triggers != NULL &&
+		(triggers->trig_insert_before_row || triggers->trig_insert_after_row ||
+		 triggers->trig_insert_before_statement || triggers->trig_insert_after_statement ||
+		 triggers->trig_insert_new_table);
+}
+
+/* A column that may be null in the extension's table, but not in this one. */
+static bool
+lacks_value(Relation table, const NewEntry *entry)
+{
+	for (int i = 0; i < NEW_COUNT; i++)
+		if (entry->nulls[i] == 'n' &&
+			TupleDescAttr(RelationGetDescr(table), column_of[i] - 1)->attnotnull)
+			return true;
+	return false;
+}
+
+/* Is the table as the extension made it, so that nothing but the row is to do? */
+static bool
+is_plain(Relation table)
+{
+	const TupleConstr *constraints = RelationGetDescr(table)->constr;
+
+	return table->rd_rel->relkind == RELKIND_RELATION &&
+		RelationGetNumberOfAttributes(table) == ENTRY_LAST_ERROR &&
+		!table->rd_rel->relrowsecurity &&
+		table->rd_rules == NULL &&
+		(constraints == NULL || constraints->num_check == 0) &&
+		!has_insert_trigger(table->trigdesc);
+}
+
+static void
+set_column(TupleTableSlot *slot, AttrNumber column, Datum value)
+{
+	slot->tts_values[column - 1] = value;
+	slot->tts_isnull[column - 1] = false;
+}
+
+static void
+fill_slot(TupleTableSlot *slot, const NewEntry *entry)
+{
+	memset(slot->tts_isnull, true, sizeof(bool) * slot->tts_tupleDescriptor->natts);
+	for (int i = 0; i < NEW_COUNT; i++)
+		if (entry->nulls[i] != 'n')
+			set_column(slot, column_of[i], entry->values[i]);
+	set_column(slot, ENTRY_TYPE, ObjectIdGetDatum(DatumGetBool(entry->values[NEW_JOB]) ?
+												  catalog.job : catalog.domain_event));
+	if (entry->nulls[NEW_NOT_BEFORE] != 'n')
+		set_column(slot, ENTRY_HOLD_REASON, ObjectIdGetDatum(catalog.scheduled));
+	set_column(slot, ENTRY_ID, Int64GetDatum(nextval_internal(catalog.sequence, false)));
+	set_column(slot, ENTRY_STATUS, ObjectIdGetDatum(catalog.pending));
+	set_column(slot, ENTRY_ATTEMPTS, Int16GetDatum(0));
+	set_column(slot, ENTRY_HOLDS, Int16GetDatum(0));
+	set_column(slot, ENTRY_LANES_DONE, Int16GetDatum(0));
+	set_column(slot, ENTRY_REDACTED, BoolGetDatum(false));
+	ExecStoreVirtualTuple(slot);
+}
+
+/* The row and its index entries; of an index with a predicate if it holds. */
+static void
+insert_row(Relation table, const NewEntry *entry)
+{
+	EState	   *estate = CreateExecutorState();
+	MemoryContext before = MemoryContextSwitchTo(estate->es_query_cxt);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table), &TTSOpsVirtual);
+	ResultRelInfo *target = makeNode(ResultRelInfo);
+
+	fill_slot(slot, entry);
+	InitResultRelInfo(target, table, 0, NULL, 0);
+	ExecOpenIndices(target, false);
+	simple_table_tuple_insert(table, slot);
+	compat_insert_index_tuples(target, slot, estate);
+	ExecCloseIndices(target);
+	ExecDropSingleTupleTableSlot(slot);
+	MemoryContextSwitchTo(before);
+	FreeExecutorState(estate);
+	CommandCounterIncrement();
+}
+
+void
+entry_insert(NewEntry *entry)
+{
+	Relation	table;
+	bool		plain;
+
+	PreventCommandIfReadOnly("INSERT");
+	table = open_table();
+	plain = is_plain(table) && !lacks_value(table, entry);
+	if (plain)
+		insert_row(table, entry);
+	table_close(table, NoLock);
+	if (plain)
+		return;
+	SPI_connect();
+	plan_run(&insert_plan, entry->values, entry->nulls, SPI_OK_INSERT);
+	SPI_finish();
+}
+
+bool
+entry_insert_once(NewEntry *entry)
+{
+	return plan_run(&insert_once_plan, entry->values, entry->nulls, SPI_OK_INSERT) == 1;
+}
