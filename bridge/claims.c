@@ -760,10 +760,15 @@ append_element(struct buffer *array, const char *text)
 	buffer_append(array, "\"", 1);
 }
 
+/*
+ * A dead letter that did not get there leaves the entry the error that it was
+ * given up for: that is what the next one has to tell.
+ */
 static void
 append_row(struct settle_texts *texts, const struct row *row, bool first)
 {
 	const struct copy *failed = failed_copy(row);
+	bool		has_error = failed && failed->lane != LANE_DEAD_LETTER;
 	const char *comma = first ? "" : ",";
 	char		number[32];
 
@@ -774,7 +779,7 @@ append_row(struct settle_texts *texts, const struct row *row, bool first)
 	snprintf(number, sizeof(number), "%s%u", comma, lanes_done(row));
 	buffer_append_text(&texts->lanes, number);
 	buffer_append_text(&texts->errors, comma);
-	append_element(&texts->errors, failed ? failed->error : NULL);
+	append_element(&texts->errors, has_error ? failed->error : NULL);
 }
 
 static void
