@@ -6,7 +6,7 @@ CREATE TYPE acme_outbox.entry_status AS ENUM
 	('PENDING', 'PUBLISHING', 'PUBLISHED', 'FAILED', 'ARCHIVED');
 CREATE TYPE acme_outbox.entry_type AS ENUM ('DOMAIN_EVENT', 'JOB');
 CREATE TYPE acme_outbox.hold_reason AS ENUM
-	('RETRY', 'UNROUTABLE', 'NACKED', 'KEY', 'SCHEDULED', 'PAUSED');
+	('RETRY', 'UNROUTABLE', 'NACKED', 'KEY', 'SCHEDULED', 'DUE', 'PAUSED');
 CREATE TYPE acme_outbox.settle_outcome AS ENUM
 	('PUBLISHED', 'REJECTED', 'UNROUTABLE', 'NACKED', 'RELEASED', 'ARCHIVED');
 CREATE TYPE acme_outbox.failed_key_policy AS ENUM ('continue', 'block');
@@ -58,9 +58,11 @@ CREATE TABLE acme_outbox.outbox_entry (
 CREATE INDEX outbox_entry_xid ON acme_outbox.outbox_entry (origin, xid, id);
 CREATE UNIQUE INDEX outbox_entry_event_id ON acme_outbox.outbox_entry (event_id, origin);
 CREATE INDEX outbox_entry_due ON acme_outbox.outbox_entry (origin, next_attempt_at)
-	WHERE next_attempt_at IS NOT NULL;
+	WHERE next_attempt_at IS NOT NULL AND hold_reason IS DISTINCT FROM 'SCHEDULED';
 CREATE INDEX outbox_entry_waiting_key ON acme_outbox.outbox_entry (origin, message_key, id)
-	WHERE next_attempt_at IS NOT NULL;
+	WHERE next_attempt_at IS NOT NULL AND hold_reason IS DISTINCT FROM 'SCHEDULED';
+CREATE INDEX outbox_entry_scheduled ON acme_outbox.outbox_entry (origin, next_attempt_at)
+	WHERE hold_reason = 'SCHEDULED';
 CREATE INDEX outbox_entry_failed ON acme_outbox.outbox_entry (origin, failed_at)
 	WHERE failed_at IS NOT NULL;
 
@@ -73,7 +75,7 @@ COMMENT ON COLUMN acme_outbox.outbox_entry.claim_id IS 'open claim the entry is 
 COMMENT ON COLUMN acme_outbox.outbox_entry.next_attempt_at IS
 	'set while the entry waits; infinity: until its key is free';
 COMMENT ON COLUMN acme_outbox.outbox_entry.hold_reason IS
-	'why a PENDING entry waits; NULL: it does not';
+	'why a PENDING entry waits; NULL: it does not; DUE: it was scheduled, and its time has come';
 COMMENT ON COLUMN acme_outbox.outbox_entry.attempts IS
 	'refusals for the message''s own fault';
 COMMENT ON COLUMN acme_outbox.outbox_entry.holds IS

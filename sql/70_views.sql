@@ -122,15 +122,22 @@ CROSS JOIN LATERAL (
 		   count(*) FILTER (WHERE e.hold_reason = 'UNROUTABLE') AS unroutable,
 		   count(*) FILTER (WHERE e.hold_reason = 'NACKED') AS nacked,
 		   count(*) FILTER (WHERE e.hold_reason = 'KEY') AS key_held,
-		   count(*) FILTER (WHERE e.hold_reason = 'SCHEDULED') AS scheduled,
+		   count(*) FILTER (WHERE e.hold_reason IN ('SCHEDULED', 'DUE')) AS scheduled,
 		   count(*) FILTER (WHERE e.hold_reason = 'PAUSED') AS paused,
 		   count(*) FILTER (WHERE e.lanes_done & 1 = 1) AS audit_only,
 		   min(e.next_attempt_at) FILTER (WHERE e.next_attempt_at < 'infinity') AS next_due,
 		   min(e.created_at) FILTER (WHERE e.hold_reason IS DISTINCT FROM 'SCHEDULED'
 			   OR e.next_attempt_at <= clock_timestamp()) AS oldest
-	FROM acme_outbox.outbox_entry e
-	WHERE e.origin = o.origin AND e.next_attempt_at IS NOT NULL
-	  AND e.status = 'PENDING') w
+	FROM (
+		SELECT r.*
+		FROM acme_outbox.outbox_entry r
+		WHERE r.origin = o.origin AND r.next_attempt_at IS NOT NULL
+		  AND r.hold_reason IS DISTINCT FROM 'SCHEDULED'
+		UNION ALL
+		SELECT r.*
+		FROM acme_outbox.outbox_entry r
+		WHERE r.origin = o.origin AND r.hold_reason = 'SCHEDULED') e
+	WHERE e.status = 'PENDING') w
 CROSS JOIN LATERAL (
 	SELECT coalesce(sum(cardinality(c.ids)), 0)::bigint AS publishing,
 		   min(c.claimed_at) AS oldest
@@ -224,9 +231,15 @@ WITH in_flight AS (
 		SELECT r.*
 		FROM acme_outbox.outbox_entry r
 		WHERE r.origin = o.origin AND r.next_attempt_at IS NOT NULL
+		  AND r.hold_reason IS DISTINCT FROM 'SCHEDULED'
+		UNION ALL
+		SELECT r.*
+		FROM acme_outbox.outbox_entry r
+		WHERE r.origin = o.origin AND r.hold_reason = 'SCHEDULED'
+		  AND r.next_attempt_at <= clock_timestamp() - interval '1 minute'
 		OFFSET 0) e
 	WHERE e.status = 'PENDING'
-	  AND CASE WHEN e.hold_reason = 'SCHEDULED'
+	  AND CASE WHEN e.hold_reason IN ('SCHEDULED', 'DUE')
 			   THEN e.next_attempt_at <= clock_timestamp() - interval '1 minute'
 			   ELSE e.attempts > 0 OR e.holds > 0
 					OR e.created_at <= clock_timestamp() - interval '1 minute' END
@@ -272,6 +285,7 @@ SELECT w.origin, w.event_id, w.id, w.topic, w.routing_key, w.message_key,
 			WHEN 'NACKED' THEN 'The broker would not take it; a queue may be full.'
 			WHEN 'KEY' THEN 'An earlier entry of its key waits or is in flight.'
 			WHEN 'SCHEDULED' THEN 'It was scheduled, is due, and was not claimed.'
+			WHEN 'DUE' THEN 'It was scheduled, is due, and was not claimed.'
 			WHEN 'PAUSED' THEN 'Its topic is paused.'
 			ELSE CASE WHEN w.attempts > 0
 				 THEN 'The broker refused it for its own fault.'

@@ -308,7 +308,7 @@ claim_look(Claim *claim, const Lease *lease, const ArrayType *left_open)
 	claim->now = xid_set_current(claim->table.snapshot);
 	cursor_read(lease->origin, claim->now, &claim->cursor);
 	claim->start = claim->cursor;
-	keyorder_begin(&claim->order, &claim->table, GetCurrentTimestamp(), &claim->start);
+	keyorder_begin(&claim->order, &claim->table, GetCurrentTimestamp());
 	takeover_block_keys(&claim->order, left_open);
 }
 
@@ -452,10 +452,10 @@ wake_freed_keys(const Claim *claim, const Lease *lease)
 
 /* At most half of a batch is due rows, unless there are no others (design 4). */
 static void
-look_in_lanes(Claim *claim, int max_rows)
+look_in_lanes(Claim *claim, const Lease *lease, int max_rows)
 {
 	lane_skipped(claim);
-	lane_due_begin(claim);
+	lane_due_begin(claim, lease->origin);
 	lane_due(claim, Max(max_rows / 2, 1));
 	if (lane_late(claim))
 		lane_fresh(claim);
@@ -500,9 +500,12 @@ claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max
 		return;
 	}
 
+	if (!claim.cursor.is_new && lane_due_admit(&claim, lease->origin))
+		claim_look(&claim, lease, left_open);
+
 	/* the old relay's last settle may have woken a key before we held its rows */
 	claim.keys_freed = lease->takeover_pending && ARR_NDIM(left_open) == 0;
-	look_in_lanes(&claim, max_rows);
+	look_in_lanes(&claim, lease, max_rows);
 
 	mark_taken(&claim, lease, &mark_pending_plan, rsinfo->setResult);
 	if (claim.taken.count > 0)

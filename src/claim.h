@@ -18,6 +18,15 @@ typedef struct RowList
 	int			room;
 } RowList;
 
+/* A look for rows in the order of their time, from where there was something last time. */
+typedef struct Look
+{
+	const char *origin;
+	bool		full;			/* from the beginning of time */
+	int64		began;
+	int64		first;			/* time of the first row that was there */
+} Look;
+
 /* One claim under way. */
 typedef struct Claim
 {
@@ -30,6 +39,7 @@ typedef struct Claim
 	KeyOrder	order;
 	EntryScan	due;			/* where the due lane is */
 	bool		due_exhausted;
+	Look		due_look;
 	int			rows_left;
 	int64		bytes_left;
 	int			holds_left;
@@ -56,7 +66,8 @@ extern bool claim_is_full(const Claim *claim);
 extern Offer claim_offer(Claim *claim, TupleTableSlot *slot, bool must_wait);
 
 extern void lane_skipped(Claim *claim);
-extern void lane_due_begin(Claim *claim);
+extern bool lane_due_admit(Claim *claim, const char *origin);
+extern void lane_due_begin(Claim *claim, const char *origin);
 extern void lane_due(Claim *claim, int max_rows);
 extern void lane_due_end(Claim *claim);
 extern bool lane_late(Claim *claim);

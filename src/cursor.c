@@ -135,6 +135,14 @@ xid_set_parse(const char *s)
 	return set;
 }
 
+/* No late or fresh lane will come by the row any more. */
+bool
+cursor_has_passed(const Cursor *cursor, TupleTableSlot *slot)
+{
+	return entry_int64(slot, ENTRY_ID) <= cursor->last_id &&
+		xid_set_sees(cursor->seen, (uint64) entry_int64(slot, ENTRY_XID));
+}
+
 /* Before the first row: the fresh lane passes over the whole table once. */
 static void
 cursor_start(const XidSet *now, Cursor *cursor)

@@ -5,6 +5,7 @@
 #ifndef ACME_OUTBOX_CURSOR_H
 #define ACME_OUTBOX_CURSOR_H
 
+#include "executor/tuptable.h"
 #include "utils/snapshot.h"
 
 /* A pg_snapshot in C: xip is sorted. */
@@ -33,6 +34,7 @@ typedef struct Cursor
 extern XidSet *xid_set_current(Snapshot snapshot);
 extern bool xid_set_sees(const XidSet *set, uint64 xid);
 
+extern bool cursor_has_passed(const Cursor *cursor, TupleTableSlot *slot);
 extern void cursor_read(const char *origin, const XidSet *now, Cursor *cursor);
 extern void cursor_write(const char *origin, const Cursor *cursor);
 

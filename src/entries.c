@@ -145,6 +145,28 @@ entry_scan_next(EntryScan *scan)
 	return index_getnext_slot(scan->desc, ForwardScanDirection, scan->slot);
 }
 
+/*
+ * The same over at most *looks entries of the index, which counts those of dead rows too:
+ * under an old snapshot they are all that is there, and stay.  *looks is negative when it
+ * gave up before the end.
+ */
+bool
+entry_scan_next_within(EntryScan *scan, int *looks)
+{
+	CHECK_FOR_INTERRUPTS();
+	while ((*looks)-- > 0)
+	{
+		if (index_getnext_tid(scan->desc, ForwardScanDirection) == NULL)
+		{
+			*looks = 0;
+			return false;
+		}
+		if (index_fetch_heap(scan->desc, scan->slot))
+			return true;
+	}
+	return false;
+}
+
 void
 entry_scan_end(EntryScan *scan)
 {

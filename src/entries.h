@@ -28,6 +28,7 @@ enum
 #define INDEX_XID "outbox_entry_xid"			/* origin, xid, id */
 #define INDEX_DUE "outbox_entry_due"			/* origin, next_attempt_at */
 #define INDEX_WAITING_KEY "outbox_entry_waiting_key"	/* origin, message_key, id */
+#define INDEX_SCHEDULED "outbox_entry_scheduled" /* origin, next_attempt_at */
 #define INDEX_FAILED "outbox_entry_failed"		/* origin, failed_at */
 
 /* The table, one origin of it, one snapshot. */
@@ -75,6 +76,7 @@ extern void entry_scan_begin(EntryScan *scan, EntryTable *table,
 							 const char *index_name,
 							 const EntryCondition *conditions, int n);
 extern bool entry_scan_next(EntryScan *scan);
+extern bool entry_scan_next_within(EntryScan *scan, int *looks);
 extern void entry_scan_end(EntryScan *scan);
 
 extern void entry_finder_begin(EntryScan *finder, EntryTable *table);

@@ -2,7 +2,8 @@
  * keyorder.c
  *		Which entries must wait for an earlier one of their key (docs/design.md 4.2).
  *
- * The index outbox_entry_waiting_key holds just the waiting rows, by key and id.
+ * The index outbox_entry_waiting_key holds just the waiting rows, by key and id; what is
+ * scheduled for later is not in it.
  * A row must wait while a row of its key with a lower id waits and is not taken by the
  * same claim, is locked by someone, or is in flight under another epoch.
  *
@@ -11,7 +12,8 @@
  * lane then takes the whole run that follows, so one update wakes any number of rows.
  *
  * On the normal path no row waits, and none of this costs more than one look into an
- * empty index per claim.
+ * empty index per claim.  Where another session's old snapshot keeps the entries of rows
+ * that waited, it costs a look per key.
  */
 #include "acme_outbox.h"
 
@@ -23,6 +25,9 @@
 #include "utils/fmgroids.h"
 #include "utils/timestamp.h"
 
+/* index entries looked at to find out whether anything waits */
+#define WAITING_LOOKS 100
+
 static KeptPlan wake_plan = {
 	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = $2"
 	" WHERE ctid = ANY (ARRAY(SELECT ctid FROM acme_outbox.outbox_entry WHERE ctid = $1"
@@ -30,23 +35,27 @@ static KeptPlan wake_plan = {
 	2, {TIDOID, TIMESTAMPTZOID}
 };
 
-/* Any keyed row of the origin waiting? (message_key > '' excludes NULL keys) */
-bool
-keyorder_any_waiting(EntryTable *table)
+/*
+ * May keyed rows of the origin wait? (message_key > '' excludes NULL keys)  A bounded look:
+ * among many entries of dead rows it stays undecided, and each key is asked for itself.
+ */
+static bool
+may_wait(EntryTable *table)
 {
 	EntryCondition keyed = {2, BTGreaterStrategyNumber, F_TEXT_GT,
 	CStringGetTextDatum("")};
 	EntryScan	scan;
+	int			looks = WAITING_LOOKS;
 	bool		found;
 
 	entry_scan_begin(&scan, table, INDEX_WAITING_KEY, &keyed, 1);
-	found = entry_scan_next(&scan);
+	found = entry_scan_next_within(&scan, &looks);
 	entry_scan_end(&scan);
-	return found;
+	return found || looks < 0;
 }
 
 void
-keyorder_begin(KeyOrder *order, EntryTable *table, int64 now, const Cursor *cursor)
+keyorder_begin(KeyOrder *order, EntryTable *table, int64 now)
 {
 	HASHCTL		ctl = {0};
 
@@ -55,10 +64,9 @@ keyorder_begin(KeyOrder *order, EntryTable *table, int64 now, const Cursor *curs
 	ctl.hcxt = CurrentMemoryContext;
 	order->table = table;
 	order->now = now;
-	order->cursor = cursor;
 	order->keys = hash_create("acme_outbox keys", 256, &ctl,
 							  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	order->any_waiting = keyorder_any_waiting(table);
+	order->any_waiting = may_wait(table);
 	order->any_blocked = false;
 }
 
@@ -99,24 +107,8 @@ keyorder_scan_begin(EntryScan *scan, EntryTable *table, const char *key)
 	entry_scan_begin(scan, table, INDEX_WAITING_KEY, &of_key, 1);
 }
 
-/*
- * A scheduled row that the cursor has not passed.  Once it is due, the late or fresh
- * lane takes it in its turn: taken as due, it would overtake an unclaimed row of its
- * key with a lower id.
- */
-bool
-keyorder_is_ahead(EntryTable *table, TupleTableSlot *slot, const Cursor *cursor)
-{
-	return cursor != NULL &&
-		entry_enum(slot, ENTRY_HOLD_REASON) == table->hold_scheduled &&
-		!(entry_int64(slot, ENTRY_ID) <= cursor->last_id &&
-		  xid_set_sees(cursor->seen, (uint64) entry_int64(slot, ENTRY_XID)));
-}
-
-/* cursor is NULL outside a claim */
 WaitKind
-keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now,
-				  const Cursor *cursor)
+keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now)
 {
 	Oid			status = entry_enum(slot, ENTRY_STATUS);
 	Oid			reason = entry_enum(slot, ENTRY_HOLD_REASON);
@@ -133,11 +125,11 @@ keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now,
 	if ((status == table->status_failed || status == table->status_publishing) &&
 		due == DT_NOEND && !entry_is_null(slot, ENTRY_FAILED_AT))
 		return WAIT_NOT_DUE;
-	if (status != table->status_pending || keyorder_is_ahead(table, slot, cursor))
+	if (status != table->status_pending)
 		return WAIT_ASIDE;
 	if (due <= now || (due == DT_NOEND && reason == table->hold_key))
 		return WAIT_READY;
-	return reason == table->hold_scheduled ? WAIT_ASIDE : WAIT_NOT_DUE;
+	return WAIT_NOT_DUE;
 }
 
 static void
@@ -148,7 +140,7 @@ probe(KeyOrder *order, KeyState *state)
 	keyorder_scan_begin(&scan, order->table, state->key);
 	while (entry_scan_next(&scan))
 	{
-		if (keyorder_classify(order->table, scan.slot, order->now, order->cursor) == WAIT_ASIDE)
+		if (keyorder_classify(order->table, scan.slot, order->now) == WAIT_ASIDE)
 			continue;
 		state->first_waiting = entry_int64(scan.slot, ENTRY_ID);
 		break;
@@ -185,7 +177,7 @@ keyorder_wake(EntryTable *table, const char *key, int64 now)
 	keyorder_scan_begin(&scan, table, key);
 	while (entry_scan_next(&scan))
 	{
-		WaitKind	kind = keyorder_classify(table, scan.slot, now, NULL);
+		WaitKind	kind = keyorder_classify(table, scan.slot, now);
 
 		if (kind == WAIT_ASIDE)
 			continue;

@@ -5,7 +5,6 @@
 #ifndef ACME_OUTBOX_KEYORDER_H
 #define ACME_OUTBOX_KEYORDER_H
 
-#include "cursor.h"
 #include "entries.h"
 #include "utils/hsearch.h"
 
@@ -17,8 +16,7 @@ typedef struct KeyOrder
 	EntryTable *table;
 	HTAB	   *keys;
 	int64		now;			/* TimestampTz of the claim */
-	const Cursor *cursor;
-	bool		any_waiting;	/* the origin has waiting keyed rows at all */
+	bool		any_waiting;	/* the origin may have waiting keyed rows */
 	bool		any_blocked;	/* some key was blocked by hand (see below) */
 } KeyOrder;
 
@@ -37,19 +35,15 @@ typedef enum WaitKind
 {
 	WAIT_READY,					/* due, or held only by its key */
 	WAIT_NOT_DUE,				/* blocks what comes after it */
-	WAIT_ASIDE					/* scheduled, arrived, or not ours: blocks nobody */
+	WAIT_ASIDE					/* arrived, or not ours: blocks nobody */
 } WaitKind;
 
-extern void keyorder_begin(KeyOrder *order, EntryTable *table, int64 now,
-						   const Cursor *cursor);
+extern void keyorder_begin(KeyOrder *order, EntryTable *table, int64 now);
 extern KeyState *keyorder_state(KeyOrder *order, const char *key);
 extern void keyorder_block(KeyOrder *order, const char *key, int64 id);
 extern bool keyorder_must_wait(KeyOrder *order, const char *key, int64 id);
 extern void keyorder_scan_begin(EntryScan *scan, EntryTable *table, const char *key);
-extern WaitKind keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now,
-								  const Cursor *cursor);
-extern bool keyorder_is_ahead(EntryTable *table, TupleTableSlot *slot, const Cursor *cursor);
-extern bool keyorder_any_waiting(EntryTable *table);
+extern WaitKind keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now);
 extern bool keyorder_wake(EntryTable *table, const char *key, int64 now);
 
 #endif							/* ACME_OUTBOX_KEYORDER_H */

@@ -1,13 +1,13 @@
 /*
  * lanes.c
- *		Where a claim looks for entries: skipped, due, late, fresh (docs/design.md 4).
+ *		Where a claim looks for entries: skipped, late, fresh (docs/design.md 4).
  *
  * All lanes read under the claim's snapshot S and offer each row they find to
  * claim_offer, which decides between take, hold, skip and stop.
  *
  * Order matters.  Skipped comes first, since a row that is still locked blocks its key
- * for all others.  Due runs before late and fresh, so that a waiting row is either
- * taken with this claim or blocks what follows.  Late is handled in id order, and
+ * for all others.  Due (lane_due.c) runs before late and fresh, so that a waiting row is
+ * either taken with this claim or blocks what follows.  Late is handled in id order, and
  * fresh opens only when late is exhausted under S itself: otherwise a late row of a
  * key could be overtaken.
  */
@@ -21,7 +21,8 @@
 
 /*
  * Not waiting, not handled by anyone: what skipped, late and fresh look for.  Nor does
- * a scheduled row wait any more whose time came before the cursor did.
+ * a scheduled row wait any more whose time came before the cursor did: taken earlier, it
+ * would overtake an unclaimed row of its key with a lower id.
  */
 static bool
 is_untouched(Claim *claim, TupleTableSlot *slot)
@@ -30,7 +31,8 @@ is_untouched(Claim *claim, TupleTableSlot *slot)
 		return false;
 	return entry_is_null(slot, ENTRY_NEXT_ATTEMPT_AT) ||
 		(entry_int64(slot, ENTRY_NEXT_ATTEMPT_AT) <= claim->order.now &&
-		 keyorder_is_ahead(&claim->table, slot, &claim->start));
+		 entry_enum(slot, ENTRY_HOLD_REASON) == claim->table.hold_scheduled &&
+		 !cursor_has_passed(&claim->start, slot));
 }
 
 /* False: the batch is full, or one more locked row could not be remembered. */
@@ -95,107 +97,6 @@ lane_skipped(Claim *claim)
 	entry_scan_end(&finder);
 	if (claim->skipped.count != claim->cursor.nskipped)
 		claim->cursor_moved = true;
-}
-
-/* ---- due ---- */
-
-/* Refused before: it goes alone, and the rest of its key when it has arrived. */
-static bool
-is_on_trial(TupleTableSlot *slot)
-{
-	return entry_int16(slot, ENTRY_ATTEMPTS) > 0 || entry_int16(slot, ENTRY_HOLDS) > 0;
-}
-
-/*
- * Takes the run of a key: from its lowest waiting row upwards, as long as rows are
- * due or held only by their key, up to one that is on trial.
- */
-static void
-take_run(Claim *claim, KeyState *state, int *budget)
-{
-	EntryScan	scan;
-	bool		ended = false;
-
-	state->run_taken = state->probed = true;
-	keyorder_scan_begin(&scan, &claim->table, state->key);
-	while (entry_scan_next(&scan))
-	{
-		int64		id = entry_int64(scan.slot, ENTRY_ID);
-		WaitKind	kind = keyorder_classify(&claim->table, scan.slot, claim->order.now,
-											 &claim->start);
-
-		if (kind == WAIT_ASIDE)
-			continue;
-		state->first_waiting = id;
-		if (ended || kind == WAIT_NOT_DUE || id > state->barrier)
-			break;
-		state->run_cut = *budget == 0 ||
-			claim_offer(claim, scan.slot, false) != OFFER_TAKEN;
-		if (state->run_cut)
-			break;
-		(*budget)--;
-		state->first_waiting = NOTHING_BLOCKS;
-		ended = is_on_trial(scan.slot);
-	}
-	entry_scan_end(&scan);
-}
-
-/* One due row; false when the batch is full. */
-static bool
-offer_due(Claim *claim, TupleTableSlot *slot, int *budget)
-{
-	char	   *key = entry_string(slot, ENTRY_MESSAGE_KEY);
-	int64		id = entry_int64(slot, ENTRY_ID);
-	KeyState   *state;
-
-	if (key == NULL || entry_has_arrived(slot))
-	{
-		Offer		offer = claim_offer(claim, slot, false);
-
-		if (offer == OFFER_TAKEN)
-			(*budget)--;
-		return offer != OFFER_NO_ROOM;
-	}
-	state = keyorder_state(&claim->order, key);
-	if (!state->run_taken)
-		take_run(claim, state, budget);
-	if (id < state->first_waiting || state->run_cut)
-		return true;			/* taken with its run, or due again next time */
-	return claim_offer(claim, slot, true) != OFFER_NO_ROOM;
-}
-
-void
-lane_due_begin(Claim *claim)
-{
-	EntryCondition due = {2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
-	TimestampTzGetDatum(claim->order.now)};
-
-	entry_scan_begin(&claim->due, &claim->table, INDEX_DUE, &due, 1);
-}
-
-/* Waiting rows whose time has come, on from where the last call stopped. */
-void
-lane_due(Claim *claim, int max_rows)
-{
-	EntryScan  *scan = &claim->due;
-	int			budget = max_rows;
-
-	while (budget > 0 && !claim_is_full(claim) && !claim->due_exhausted)
-	{
-		/* an index scan that is asked again after its end begins anew */
-		if (!entry_scan_next(scan))
-			claim->due_exhausted = true;
-		else if (entry_enum(scan->slot, ENTRY_STATUS) == claim->table.status_pending &&
-			!keyorder_is_ahead(&claim->table, scan->slot, &claim->start) &&
-			!offer_due(claim, scan->slot, &budget))
-			break;
-	}
-}
-
-void
-lane_due_end(Claim *claim)
-{
-	entry_scan_end(&claim->due);
 }
 
 /* ---- late ---- */

@@ -125,14 +125,14 @@ static KeptPlan close_plan = {
 /*
  * Lowest waiting row of each key that holds rows back ($1 origin, at most $2 rows),
  * where that row is held only by its key and no row of the key is in flight or skipped:
- * due.  Starts from the held rows, a bounded number of them: whoever schedules
- * a million entries must not make a claim look at each.
+ * due.  Starts from the held rows, a bounded number of them.
  */
 static KeptPlan wake_plan = {
 	"WITH waiting (key) AS MATERIALIZED ("
 	" SELECT DISTINCT h.message_key FROM ("
 	" SELECT e.message_key FROM acme_outbox.outbox_entry e"
 	" WHERE e.origin = $1 AND e.next_attempt_at = 'infinity'"
+	" AND e.hold_reason IS DISTINCT FROM 'SCHEDULED'"
 	" AND e.status = 'PENDING' AND e.hold_reason = 'KEY' LIMIT 10000) h),"
 	" busy_key (key) AS MATERIALIZED ("
 	" SELECT e.message_key FROM acme_outbox.outbox_entry e WHERE e.origin = $1"
@@ -150,8 +150,7 @@ static KeptPlan wake_plan = {
 	" WHERE e.origin = $1 AND e.message_key = w.key AND e.next_attempt_at IS NOT NULL"
 	" AND (e.status = 'PENDING'"
 	" OR e.status = 'FAILED' AND e.next_attempt_at = 'infinity' AND e.failed_at IS NOT NULL)"
-	" AND (e.hold_reason IS DISTINCT FROM 'SCHEDULED'"
-	" OR e.next_attempt_at <= clock_timestamp()) AND e.lanes_done & 1 = 0"
+	" AND e.hold_reason IS DISTINCT FROM 'SCHEDULED' AND e.lanes_done & 1 = 0"
 	" ORDER BY e.origin, e.message_key, e.id LIMIT 1) f"
 	" WHERE w.key NOT IN (SELECT b.key FROM busy_key b))"
 	" UPDATE acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp()"

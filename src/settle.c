@@ -362,7 +362,7 @@ wake_keys(EntryTable *table, const SettleRow *rows, int n)
 	int			i;
 
 	entries_take_snapshot(table);
-	keyorder_begin(&order, table, GetCurrentTimestamp(), NULL);
+	keyorder_begin(&order, table, GetCurrentTimestamp());
 	for (i = 0; order.any_waiting && i < n; i++)
 	{
 		KeyState   *state;

@@ -41,7 +41,7 @@ FROM pg_index i
 JOIN pg_class c ON c.oid = i.indexrelid
 JOIN pg_attribute a ON a.attrelid = i.indrelid
 WHERE i.indrelid = 'acme_outbox.outbox_entry'::regclass
-  AND a.attname IN ('status', 'attempts', 'holds', 'hold_reason', 'claim_id', 'published_at', 'lanes_done')
+  AND a.attname IN ('status', 'attempts', 'holds', 'claim_id', 'published_at', 'lanes_done')
   AND pg_get_indexdef(i.indexrelid) ~ ('\m' || a.attname || '\M');
 -- ... which is all of what is indexed
 SELECT DISTINCT a.attname
