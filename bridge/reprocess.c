@@ -3,8 +3,8 @@
  *		"acme-outbox-bridge reprocess": puts the messages of a dead-letter queue
  *		back into their queue, once their cause is mended.
  *
- * Here are the options, the loop and the clock; reprocess_steps.c does the work,
- * reprocess_report.c tells about it. It needs the broker alone, and there no more
+ * Here are the options and the loop; the connection, the steps, the work on each
+ * letter and the report have files of their own. It needs the broker alone, and there no more
  * than what a service may do with names that begin with its own.
  *
  * A run looks at as many messages as the queue held when it began, so that one
@@ -72,7 +72,7 @@ turn(struct reprocess *r, msec_t limit)
 	struct pollfd pfds[2] = {
 		{.fd = signals_fd(), .events = POLLIN}, {.fd = -1}
 	};
-	msec_t		deadline = clock_earlier(reprocess_steps_deadline(r), limit);
+	msec_t		deadline = clock_earlier(reprocess_deadline(r), limit);
 	msec_t		wait = deadline - clock_now();
 
 	broker_poll_fd(&r->broker, &pfds[1]);
@@ -80,9 +80,10 @@ turn(struct reprocess *r, msec_t limit)
 		pfds[0].revents = pfds[1].revents = 0;
 	if (pfds[0].revents)
 		signals_read();
-	if (signals_stop_requested())
-		reprocess_steps_stop(r, clock_now());
-	reprocess_steps_turn(r, pfds[1].revents, clock_now());
+	/* whoever reads the list may have seen enough */
+	if (signals_stop_requested() || ferror(stdout))
+		reprocess_stop(r, clock_now());
+	reprocess_turn(r, pfds[1].revents, clock_now());
 }
 
 static void
@@ -128,7 +129,7 @@ reprocess_run(struct config *config, const struct command_line *line)
 	snprintf(r.lock, sizeof(r.lock), "%s" LOCK_SUFFIX, r.options.queue);
 	signals_setup();
 	srandom((unsigned) (getpid() ^ clock_now()));
-	reprocess_steps_begin(&r, &settings);
+	reprocess_connect(&r, &settings);
 	run(&r);
 	report_summary(&r, clock_now());
 	dead_letter_free(&r.letter);

@@ -1,13 +1,16 @@
 #ifndef ACME_REPROCESS_INTERNAL_H
 #define ACME_REPROCESS_INTERNAL_H
 
-/* What reprocess.c, reprocess_steps.c and reprocess_report.c share. */
+/* What the files of a reprocessing share. */
+#include <string.h>
+
 #include "broker.h"
 #include "dead_letter.h"
 #include "exits.h"
 #include "match.h"
 
 #define REPROCESS_TEXT_MAX	768
+#define REPROCESS_CHANNEL	1
 #define LOCK_SUFFIX			REPROCESS_SUFFIX ".lock"
 
 /* What the run waits for. */
@@ -75,7 +78,6 @@ struct reprocess
 	msec_t		deadline;		/* of the answer that is awaited */
 	bool		channel_open;
 	bool		may_exist;		/* the exchange, and we have to remove it */
-	bool		left_over;		/* it was there before */
 	bool		recovering;		/* connected again, only to remove it */
 	bool		stopping;		/* asked to */
 	msec_t		stop_deadline;
@@ -98,12 +100,49 @@ struct reprocess
 	msec_t		started_at;		/* with the first dead letter; or 0 */
 };
 
-void		reprocess_steps_begin(struct reprocess *r,
-								  const struct broker_settings *settings);
-void		reprocess_steps_turn(struct reprocess *r, short revents, msec_t now);
-void		reprocess_steps_stop(struct reprocess *r, msec_t now);
-msec_t		reprocess_steps_deadline(struct reprocess *r);
+static inline amqp_bytes_t
+bytes_of(const char *text)
+{
+	return (amqp_bytes_t){strlen(text), (void *) text};
+}
 
+/* reprocess_connection.c */
+void		reprocess_connect(struct reprocess *r,
+							  const struct broker_settings *settings);
+void		reprocess_turn(struct reprocess *r, short revents, msec_t now);
+void		reprocess_stop(struct reprocess *r, msec_t now);
+msec_t		reprocess_deadline(struct reprocess *r);
+
+/* reprocess_steps.c */
+void		reprocess_enter(struct reprocess *r, enum step step);
+const char *reprocess_step_name(const struct reprocess *r);
+void		reprocess_send(struct reprocess *r, amqp_method_number_t id,
+						   void *method);
+bool		reprocess_answered(struct reprocess *r, amqp_method_number_t id,
+							   void *method);
+void		reprocess_channel_closed(struct reprocess *r,
+									 const amqp_channel_close_t *close);
+void		reprocess_forget_channel(struct reprocess *r);
+void		reprocess_finish(struct reprocess *r, enum exit_status status,
+							 const char *next_step, const char *format, ...)
+			__attribute__((format(printf, 4, 5)));
+void		reprocess_note_outcome(struct reprocess *r, enum exit_status status,
+								   const char *next_step,
+								   const char *format, ...)
+			__attribute__((format(printf, 4, 5)));
+void		reprocess_wind_up(struct reprocess *r);
+
+/* reprocess_letters.c */
+bool		letters_coming(const struct reprocess *r);
+void		letters_ask(struct reprocess *r);
+void		letters_sent(struct reprocess *r);
+void		letters_go_on(struct reprocess *r);
+bool		letters_method(struct reprocess *r, amqp_method_number_t id,
+						   void *method);
+void		letters_content(struct reprocess *r, const struct frame *frame,
+							msec_t now);
+
+/* reprocess_report.c */
 void		report_letter(const struct reprocess *r);
 void		report_progress(const struct reprocess *r, msec_t now,
 							uint64_t in_last_second);
