@@ -233,7 +233,7 @@ log_drop(const struct broker *b, const struct broker_host *host, bool was_open,
 	log_warn(was_open ? "broker connection lost" : "broker not reachable",
 			 LOG_TEXT("reason", b->problem), LOG_NUM("code", code),
 			 LOG_NUM("retry_ms", delay), LOG_TEXT("host", host->name),
-			 LOG_TEXT("port", host->port),
+			 LOG_NUM("port", atoi(host->port)),
 			 LOG_NUM("hosts", b->settings.uri.count));
 }
 
@@ -280,7 +280,7 @@ broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 	{
 		log_info("broker not reachable there, trying the next address",
 				 LOG_TEXT("reason", b->problem), LOG_TEXT("host", host->name),
-				 LOG_TEXT("port", host->port),
+				 LOG_NUM("port", atoi(host->port)),
 				 LOG_TEXT("next_host", current_host(b)->name),
 				 LOG_TEXT("next_port", current_host(b)->port));
 		b->retry_at = now;
@@ -560,7 +560,7 @@ handle_open_ok(struct broker *b, msec_t now)
 	b->good_host = b->host;
 	tls_read_facts(b->transport.ssl, &tls);
 	log_info("broker ready", LOG_TEXT("host", current_host(b)->name),
-			 LOG_TEXT("port", current_host(b)->port),
+			 LOG_NUM("port", atoi(current_host(b)->port)),
 			 LOG_TEXT("vhost", b->settings.uri.vhost),
 			 LOG_TEXT("tls", b->transport.ssl ? tls.protocol : "off"),
 			 LOG_NUM("frame_max", b->frame_max),

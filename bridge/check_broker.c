@@ -4,9 +4,11 @@
  *
  * One connection, opened and closed as the relay does it. Exchanges are asked
  * about by passive declares on a channel that the broker may close; that needs
- * no permission and changes nothing. Whether the user may write to an exchange
- * and whether anything is bound to it only a publish would tell, so the report
- * does not say.
+ * no permission and changes nothing. Whether the user may write to one is seen
+ * by a publish in an AMQP transaction that is rolled back: the broker checks the
+ * right when the message comes, and routes it only at the commit that never
+ * comes. What is bound only a message that counts would tell, so the report does
+ * not say.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -14,6 +16,7 @@
 
 #include "broker.h"
 #include "check.h"
+#include "error_headers.h"
 
 #define CHANNEL			1
 #define DAYS_TO_RENEW	14
@@ -86,7 +89,8 @@ on_frame(void *owner, const struct frame *frame, msec_t now)
 	method = frame_decode_method(frame, &a->broker.pool);
 	if (method && frame_method_id(frame) == AMQP_CHANNEL_CLOSE_METHOD)
 		handle_channel_close(a, method);
-	else if (frame_method_id(frame) == AMQP_EXCHANGE_DECLARE_OK_METHOD)
+	else if (frame_method_id(frame) == AMQP_EXCHANGE_DECLARE_OK_METHOD ||
+			 frame_method_id(frame) == AMQP_TX_ROLLBACK_OK_METHOD)
 	{
 		a->answered = true;
 		a->code = 0;
@@ -189,48 +193,139 @@ report_connection(struct report *report, const struct asking *a)
 				"look like a confirm that does not come");
 }
 
-static bool
-ask_for_exchange(struct asking *a, const char *name)
+static void
+open_channel(struct asking *a)
 {
-	msec_t		limit = clock_now() + a->broker.settings.connect_timeout;
 	amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
-	amqp_exchange_declare_t declare = {
-		.exchange = {strlen(name), (void *) name},
-		.type = {6, "direct"},
-		.passive = 1,
-	};
 
-	a->answered = false;
 	if (!a->channel_open)
 		broker_send_method(&a->broker, CHANNEL, AMQP_CHANNEL_OPEN_METHOD, &open);
 	a->channel_open = true;
-	broker_send_method(&a->broker, CHANNEL, AMQP_EXCHANGE_DECLARE_METHOD,
-					   &declare);
+	a->answered = false;
+}
+
+static bool
+wait_for_answer(struct asking *a)
+{
+	msec_t		limit = clock_now() + a->broker.settings.connect_timeout;
+
 	broker_flush(&a->broker);
 	while (!a->answered && !a->lost && clock_now() < limit)
 		turn(a, limit);
 	return a->answered;
 }
 
+static bool
+ask_for_exchange(struct asking *a, const char *name)
+{
+	amqp_exchange_declare_t declare = {
+		.exchange = {strlen(name), (void *) name},
+		.type = {6, "direct"},
+		.passive = 1,
+	};
+
+	open_channel(a);
+	broker_send_method(&a->broker, CHANNEL, AMQP_EXCHANGE_DECLARE_METHOD,
+					   &declare);
+	return wait_for_answer(a);
+}
+
+/* See the head of this file. */
+static bool
+ask_for_right(struct asking *a, const char *name, const char *routing_key)
+{
+	amqp_tx_select_t select = {0};
+	amqp_tx_rollback_t rollback = {0};
+	amqp_basic_properties_t properties = {0};
+	amqp_basic_publish_t publish = {
+		.exchange = {strlen(name), (void *) name},
+		.routing_key = {strlen(routing_key), (void *) routing_key},
+	};
+
+	open_channel(a);
+	broker_send_method(&a->broker, CHANNEL, AMQP_TX_SELECT_METHOD, &select);
+	broker_send_method(&a->broker, CHANNEL, AMQP_BASIC_PUBLISH_METHOD, &publish);
+	if (!frame_put_content(&a->broker.out, CHANNEL, a->broker.frame_max,
+						   &properties, "", 0))
+		return false;
+	broker_send_method(&a->broker, CHANNEL, AMQP_TX_ROLLBACK_METHOD, &rollback);
+	return wait_for_answer(a);
+}
+
+/* What the report says of an exchange, and of what could not be asked. */
+struct exchange_check
+{
+	const char *check;
+	const char *routing_key;	/* to see whether it may be written to */
+	const char *not_asked;
+};
+
+static const struct exchange_check topic_check = {
+	"topic", "", "bindings cannot be asked about"
+};
+static const struct exchange_check audit_check = {
+	"audit", "", "bindings cannot be asked about"
+};
+static const struct exchange_check dead_letter_check = {
+	"deadletter", DEAD_LETTER_KEY, "whether a queue is bound for the key \""
+	DEAD_LETTER_KEY "\" cannot be asked about"
+};
+
 static void
-report_topic(struct report *report, struct asking *a, const char *name)
+report_right(struct report *report, struct asking *a, const char *name,
+			 const struct exchange_check *what)
+{
+	if (!ask_for_right(a, name, what->routing_key))
+		report_line(report, VERDICT_FAIL, what->check, NULL,
+					"\"%s\": the broker did not answer", name);
+	else if (a->code == 0)
+		report_line(report, VERDICT_OK, what->check, NULL,
+					"\"%s\" exists and may be written to; %s", name,
+					what->not_asked);
+	/* a right on routing keys: ours are not known here */
+	else if (a->code == AMQP_ACCESS_REFUSED && strstr(a->text, "to topic"))
+		report_line(report, VERDICT_WARN, what->check, NULL,
+					"\"%s\" exists; the user may not use every routing key "
+					"with it", name);
+	else
+		report_line(report, VERDICT_FAIL, what->check, "let the bridge's user "
+					"write to it: rabbitmqctl set_permissions", "\"%s\": %s",
+					name, a->text);
+}
+
+static void
+report_exchange(struct report *report, struct asking *a, const char *name,
+				const struct exchange_check *what)
 {
 	if (name[0] == '\0')
-		report_line(report, VERDICT_OK, "topic", NULL,
+		report_line(report, VERDICT_OK, what->check, NULL,
 					"\"\" is the default exchange, which always exists");
 	else if (!ask_for_exchange(a, name))
-		report_line(report, VERDICT_FAIL, "topic", NULL,
+		report_line(report, VERDICT_FAIL, what->check, NULL,
 					"\"%s\": the broker did not answer", name);
 	else if (a->code == AMQP_NOT_FOUND)
-		report_line(report, VERDICT_FAIL, "topic",
+		report_line(report, VERDICT_FAIL, what->check,
 					"declare the exchange in this virtual host",
 					"\"%s\" does not exist", name);
 	else if (a->code != 0)
-		report_line(report, VERDICT_WARN, "topic", NULL, "\"%s\": %s", name,
+		report_line(report, VERDICT_WARN, what->check, NULL, "\"%s\": %s", name,
 					a->text);
 	else
-		report_line(report, VERDICT_OK, "topic", NULL, "\"%s\" exists; rights "
-					"and bindings cannot be asked about", name);
+		report_right(report, a, name, what);
+}
+
+/* The exchanges that the settings name. */
+static void
+report_lanes(struct report *report, struct asking *a,
+			 const struct config *config)
+{
+	const char *audit = config_text(config, SET_AUDIT_EXCHANGE);
+	const char *dead_letter = config_text(config, SET_DEAD_LETTER_EXCHANGE);
+
+	if (audit && !a->lost)
+		report_exchange(report, a, audit, &audit_check);
+	if (dead_letter && !a->lost)
+		report_exchange(report, a, dead_letter, &dead_letter_check);
 }
 
 static void
@@ -238,7 +333,7 @@ report_topics(struct report *report, struct asking *a,
 			  const struct check_topics *topics)
 {
 	for (int i = 0; i < topics->count && !a->lost; i++)
-		report_topic(report, a, topics->names[i]);
+		report_exchange(report, a, topics->names[i], &topic_check);
 	if (topics->too_many)
 		report_line(report, VERDICT_WARN, "topic", NULL, "too many or too long: "
 					"some were not asked about");
@@ -285,6 +380,7 @@ check_broker(struct report *report, const struct config *config,
 	if (connect_broker(&asking))
 	{
 		report_connection(report, &asking);
+		report_lanes(report, &asking, config);
 		report_topics(report, &asking, topics);
 	}
 	else

@@ -291,7 +291,7 @@ pass_over_silent(struct db *db, msec_t now)
 	}
 	log_info("a database host does not answer, trying the next address",
 			 LOG_TEXT("address", db->silent_address),
-			 LOG_TEXT("port", db->silent_port));
+			 LOG_NUM("port", atoi(db->silent_port)));
 	release_connection(db);
 	begin_connecting(db, now);
 }

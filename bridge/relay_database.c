@@ -183,7 +183,7 @@ handle_duties(const PGresult *result)
 	for (int i = 0; i < PQntuples(result); i++)
 		log_debug("duty", LOG_TEXT("duty", PQgetvalue(result, i, 0)),
 				  LOG_TEXT("result", PQgetvalue(result, i, 1)),
-				  LOG_TEXT("affected", PQgetvalue(result, i, 2)));
+				  LOG_NUM("affected", strtoll(PQgetvalue(result, i, 2), NULL, 10)));
 }
 
 static void

@@ -76,6 +76,24 @@ $node->publish(1, exchange => 'from.entries');
 like(check(what => 'waiting entries', status => CHECK_FAILED, user => 'postgres'),
 	qr/^FAIL +topic +"from.entries" does not exist/m, 'the exchanges of waiting entries are asked about');
 
+# The other lanes' exchanges, and the right to write.
+$broker->declare_exchange('feed', 'fanout');
+$broker->declare_exchange('forbidden');
+$broker->bind('all', 'feed');
+$broker->api('PUT', "permissions/$broker->{vhost}/$broker->{user}",
+	{ configure => '', write => '^(?!forbidden$).*', read => '' });
+$text = check(what => 'lanes', status => CHECK_FAILED,
+	args => [ '--audit-exchange', 'feed', '--dead-letter-exchange', 'dlx', '--topic', 'events,forbidden' ]);
+like($text, qr/^OK +audit +"feed" exists and may be written to; bindings cannot be asked/m, 'lanes: the audit exchange');
+like($text, qr/^FAIL +deadletter +"dlx" does not exist\n +-> declare/m, 'lanes: the dead-letter exchange is missing');
+like($text, qr/^OK +topic +"events" exists and may be written to/m, 'lanes: a topic');
+like($text, qr/^FAIL +topic +"forbidden": ACCESS_REFUSED.*\n +-> .*set_permissions/m, 'lanes: one that must not be written to');
+like(check(what => 'dead letters', status => 0, args => [ '--dead-letter-exchange', 'feed' ]),
+	qr/^OK +deadletter .*whether a queue is bound for the key "dead-letter" cannot be asked/m,
+	'lanes: what was not asked');
+$broker->permit($broker->{user});
+is($broker->count, 0, 'lanes: nothing is sent, though a queue is bound');
+
 # An active relay.
 my $relay = AcmeOutbox::Bridge->start($node, $broker);
 ok(wait_until(sub { $node->sql('SELECT count(*) FROM acme_outbox.relay_lease') == 1 }), 'a relay is active');
