@@ -26,7 +26,7 @@ my %consumers = (
 sub create
 {
 	my ($class, $node, $database) = @_;
-	my $self = bless { node => $node, database => $database }, $class;
+	my $self = $class->attach($node, $database);
 
 	$node->safe_psql('postgres', "CREATE DATABASE $database");
 	for my $part (qw(00_roles 10_trading 12_trading_saga 20_inventory))
@@ -39,6 +39,13 @@ sub create
 			'<', \undef, '>', \$out, '2>', \$err) or die "$part.sql: $err\n";
 	}
 	return $self;
+}
+
+# The same in a database that has them.
+sub attach
+{
+	my ($class, $node, $database) = @_;
+	return bless { node => $node, database => $database }, $class;
 }
 
 # As a superuser, who sees all.
