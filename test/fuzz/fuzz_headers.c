@@ -52,7 +52,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint32_t	frame_max;
 	const char *problem;
 	struct message m = {
-		.id = "event", .type = "OrderPlaced", .origin = "shop", .topic = "events",
+		.id = "event", .type = "OrderPlaced", .origin = "shop", .exchange = "events",
 		.routing_key = "k", .payload = "payload", .payload_length = 7,
 		.created_at = 1700000000, .mandatory = true,
 	};

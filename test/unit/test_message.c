@@ -360,6 +360,51 @@ errors_quote_nothing(void **state)
 	assert_null(strstr(problem, "4111"));
 }
 
+/* They are added to the row's, win over them, and come without any of those too. */
+static void
+added_headers_win(void **state)
+{
+	static const struct message_header extra[] = {
+		{"x-error-message", "it broke", 0},
+		{"x-error-attempts", NULL, 5},
+	};
+	struct message m = example();
+	const amqp_table_t *table;
+
+	(void) state;
+	m.extra = extra;
+	m.extra_count = 2;
+	assert_null(put(&m));
+	table = &properties()->headers;
+	assert_int_equal(table->num_entries, 2);
+	assert_int_equal(find(table, "x-error-attempts")->kind, AMQP_FIELD_KIND_I64);
+	assert_int_equal(find(table, "x-error-attempts")->value.i64, 5);
+	buffer_clear(&out);
+	m.headers = "{\"a\":1,\"x-error-message\":\"other\",\"b\":2}";
+	m.traceparent = "00-11111111111111111111111111111111-2222222222222222-01";
+	assert_null(put(&m));
+	table = &properties()->headers;
+	assert_int_equal(table->num_entries, 5);
+	assert_bytes(find(table, "x-error-message")->value.bytes, "it broke");
+	assert_bytes(find(table, "traceparent")->value.bytes, m.traceparent);
+}
+
+static void
+a_sidetracked_message_goes_nowhere_else(void **state)
+{
+	struct message m = example();
+
+	(void) state;
+	m.headers = "{\"CC\":[\"k\"],\"a\":1,\"BCC\":[\"k\"]}";
+	assert_null(put(&m));
+	assert_int_equal(properties()->headers.num_entries, 3);
+	buffer_clear(&out);
+	m.sidetracked = true;
+	assert_null(put(&m));
+	assert_int_equal(properties()->headers.num_entries, 1);
+	find(&properties()->headers, "a");
+}
+
 int
 main(void)
 {
@@ -377,6 +422,8 @@ main(void)
 		T(header_names_are_limited),
 		T(headers_beyond_one_frame_are_refused),
 		T(errors_quote_nothing),
+		T(added_headers_win),
+		T(a_sidetracked_message_goes_nowhere_else),
 	};
 
 	return cmocka_run_group_tests_name("message", tests, NULL, NULL);
