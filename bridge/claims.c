@@ -456,6 +456,19 @@ claims_clear(struct claim_set *set)
 
 /* ---- towards the publisher ---- */
 
+static int64_t
+created_ms(const struct row *row)
+{
+	return strtoll(PQgetvalue(row->claim->result, row->number, COL_CREATED_AT), NULL, 10);
+}
+
+/* Since the row was published, by the database's clock and by ours. */
+msec_t
+claims_age(const struct copy *copy)
+{
+	return clock_wall() - created_ms(copy->row);
+}
+
 static const char *
 text_or_null(const struct row *row, enum claim_column column)
 {
@@ -484,7 +497,7 @@ fill_message(const struct copy *copy, struct message *m)
 	m->traceparent = text_or_null(row, COL_TRACEPARENT);
 	m->payload = PQgetvalue(result, n, payload);
 	m->payload_length = (size_t) PQgetlength(result, n, payload);
-	m->created_at = strtoll(PQgetvalue(result, n, COL_CREATED_AT), NULL, 10);
+	m->created_at = created_ms(row) / 1000;
 	m->mandatory = PQgetvalue(result, n, COL_MANDATORY)[0] == 't';
 	if (copy->lane == LANE_AUDIT)
 	{

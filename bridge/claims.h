@@ -30,7 +30,8 @@
 /* The statements whose results claims_add() reads, and their columns. */
 #define CLAIM_COLUMNS \
 	"claim_id, id, event_id, event_name, topic, routing_key, message_key, " \
-	"traceparent, headers, payload, extract(epoch FROM created_at)::bigint, " \
+	"traceparent, headers, payload, " \
+	"floor(extract(epoch FROM created_at) * 1000)::bigint, " \
 	"mandatory, lanes_done, audit_payload"
 #define CLAIM_SQL \
 	"SELECT " CLAIM_COLUMNS " FROM acme_outbox.claim($1, $2, $3, $4)"
@@ -127,6 +128,7 @@ void		claims_init(struct claim_set *set,
 struct claim *claims_add(struct claim_set *set, PGresult *result);
 void		claims_clear(struct claim_set *set);
 void		claims_offer(struct claim_set *set, copy_offer offer, void *context);
+msec_t		claims_age(const struct copy *copy);
 void		claims_answer(struct copy *copy, enum outcome outcome,
 						  const char *error, msec_t now);
 void		claims_again(struct copy *copy);

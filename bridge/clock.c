@@ -28,6 +28,17 @@ clock_now(void)
 	return (msec_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
+/* Since 1970: only to compare with what a database says, never for deadlines. */
+msec_t
+clock_wall(void)
+{
+	struct timespec ts;
+
+	if (clock_gettime(CLOCK_REALTIME, &ts) != 0)
+		abort();
+	return (msec_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
 msec_t
 clock_earlier(msec_t a, msec_t b)
 {

@@ -10,6 +10,7 @@ typedef int64_t msec_t;
 #define CLOCK_NEVER		INT64_MAX
 
 msec_t		clock_now(void);
+msec_t		clock_wall(void);
 msec_t		clock_earlier(msec_t a, msec_t b);
 
 #endif							/* ACME_CLOCK_H */

@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "dsn.h"
+#include "http.h"
 
 #define ENV_PREFIX		"ACME_OUTBOX_"
 #define NAME_MAX_LENGTH 64
@@ -151,6 +152,8 @@ static const struct setting_rule rules[SETTINGS] = {
 	[SET_SUMMARY_INTERVAL] = {"summary-interval", FOR_DATABASE, TYPE_DURATION, "1min", SECOND,
 		24 * HOUR, NULL, true, false, NULL,
 	"how often the counters are logged"},
+	[SET_HTTP] = {"http", FOR_RELAY, TYPE_TEXT, NULL, 1, 300, NULL, false, false, NULL,
+	"HOST:PORT for /metrics, /healthz and /readyz; default: none"},
 	[SET_QUEUE] = {"queue", FOR_REPROCESS, TYPE_TEXT, NULL, 1, CONFIG_QUEUE_MAX, NULL, false,
 		false, NULL,
 	"the queue that the dead letters go back into (required)"},
@@ -753,6 +756,17 @@ check_queues(struct config *config)
 }
 
 static bool
+check_http(struct config *config)
+{
+	const char *text = config_text(config, SET_HTTP);
+	struct http_address address;
+
+	if (text == NULL || http_parse(text, &address))
+		return true;
+	return fail(config, "setting \"http\": \"%s\" is not HOST:PORT", text);
+}
+
+static bool
 check_all(struct config *config)
 {
 	if (is_for(&rules[SET_ORIGIN], config->command) &&
@@ -764,7 +778,8 @@ check_all(struct config *config)
 		config_number(config, SET_RECONNECT_MAX))
 		return fail(config, "setting \"reconnect-min\" must not exceed "
 					"\"reconnect-max\"");
-	return check_sink(config) && check_dsn(config) && check_broker(config);
+	return check_sink(config) && check_http(config) && check_dsn(config) &&
+		check_broker(config);
 }
 
 /*

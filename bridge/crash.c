@@ -1,7 +1,8 @@
 /*
  * crash.c
  *		Named places where a test ends (ACME_OUTBOX_CRASH_AT=point[:n]) or
- *		stops (ACME_OUTBOX_STOP_AT=point[:n]) the process.
+ *		stops (ACME_OUTBOX_STOP_AT=point[:n]) the process, or lets its loop hang
+ *		(ACME_OUTBOX_HANG_AT=point[:n]).
  *
  * n counts the hits, 1 by default. The whole file is empty in the binary that
  * is installed.
@@ -65,6 +66,12 @@ crash_here(enum crash_point point)
 	{
 		dprintf(STDERR_FILENO, "stop point %s hit\n", point_names[point]);
 		raise(SIGSTOP);
+	}
+	if (wanted_hit("ACME_OUTBOX_HANG_AT", point) == hits[point])
+	{
+		dprintf(STDERR_FILENO, "hang point %s hit\n", point_names[point]);
+		for (;;)
+			pause();
 	}
 }
 

@@ -28,8 +28,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "http.h"
 #include "log.h"
 #include "signals.h"
+#include "telemetry.h"
 
 static const char *const state_names[] = {
 	"offline", "standby", "active", "stopping", "closing", "done"
@@ -176,6 +178,22 @@ wait_time(struct relay *r)
 	return deadline - now > 60000 ? 60000 : (int) (deadline - now);
 }
 
+/* For whoever reads the metrics. */
+static void
+tell(struct relay *r)
+{
+	struct telemetry_now now = {
+		.state = (int) r->state,
+		.serving = r->state == RELAY_STANDBY || r->state == RELAY_ACTIVE,
+		.database = r->db.state >= DB_IDLE,
+		.broker = r->publisher->ops->ready(r->publisher),
+		.in_flight = relay_unconfirmed(r),
+		.waiting = r->claims.waiting,
+	};
+
+	telemetry_turn(&now);
+}
+
 static void
 turn(struct relay *r)
 {
@@ -185,16 +203,20 @@ turn(struct relay *r)
 		{.fd = -1},
 	};
 	msec_t		now;
+	int			wait;
 
 	db_poll_fd(&r->db, &fds[1]);
 	r->publisher->ops->poll_fd(r->publisher, &fds[2]);
-	if (poll(fds, 3, wait_time(r)) < 0)
+	wait = wait_time(r);
+	telemetry_sleep(clock_now() + wait);
+	if (poll(fds, 3, wait) < 0)
 	{
 		if (errno != EINTR)
 			abort();
 		fds[1].revents = fds[2].revents = 0;
 	}
 	now = clock_now();
+	telemetry_awake(now);
 	handle_signals(r, now);
 	db_turn(&r->db, fds[1].revents, now);
 	r->publisher->ops->turn(r->publisher, fds[2].revents, now);
@@ -203,6 +225,7 @@ turn(struct relay *r)
 	relay_next_statement(r, now);
 	relay_keep_stopping(r, now);
 	relay_keep_summary(r, now);
+	tell(r);
 }
 
 static void
@@ -244,6 +267,9 @@ relay_run(struct config *config, const struct command_line *line)
 	log_info("relay starting", LOG_TEXT("version", line->version),
 			 LOG_TEXT("origin", config_text(config, SET_ORIGIN)),
 			 LOG_TEXT("relay", r->name), LOG_NUM("contract", CONTRACT_VERSION));
+	telemetry_start(line->version, claim_settings.origin, state_names, RELAY_DONE + 1);
+	if (!http_start(config_text(config, SET_HTTP)))
+		return EXIT_USAGE;
 	claims_init(&r->claims, &claim_settings);
 	relay_make_dead_letters(r);
 	backoff_init(&r->claim_backoff, relay_span(r, SET_RECONNECT_MIN),
@@ -259,5 +285,6 @@ relay_run(struct config *config, const struct command_line *line)
 	claims_clear(&r->failed);
 	r->publisher->ops->free(r->publisher);
 	db_free(&r->db);
+	http_stop();
 	return r->status;
 }

@@ -12,6 +12,7 @@
 
 #include "crash.h"
 #include "log.h"
+#include "telemetry.h"
 
 #define ORIGINS_TEXT_MAX	512
 
@@ -91,6 +92,7 @@ relay_handle_claim(struct relay *r, PGresult *result, msec_t now)
 		return;
 	}
 	backoff_reset(&r->claim_backoff);
+	telemetry_observe(SPAN_CLAIM, clock_now() - r->db.sent_at);
 	if (PQntuples(result) == 0)
 	{
 		PQclear(result);

@@ -13,12 +13,15 @@
 #include "log.h"
 #include "rabbit.h"
 #include "sink_stdout.h"
+#include "telemetry.h"
 
 static void
 on_answered(void *owner, struct copy *copy, enum outcome outcome,
 			const char *error)
 {
 	(void) owner;
+	if (outcome == OUTCOME_PUBLISHED && copy->lane == LANE_BUSINESS)
+		telemetry_observe(SPAN_CONFIRM, claims_age(copy));
 	claims_answer(copy, outcome, error, clock_now());
 }
 

@@ -13,6 +13,7 @@
 
 #include "crash.h"
 #include "log.h"
+#include "telemetry.h"
 
 /* The claim to be settled next, the oldest first; dead letters come last. */
 static struct claim *
@@ -96,6 +97,7 @@ relay_handle_settle(struct relay *r, const PGresult *result, msec_t now)
 		return;
 	}
 	backoff_reset(&r->settle_backoff);
+	telemetry_observe(SPAN_SETTLE, clock_now() - r->db.sent_at);
 	note_unsettled(r, result, now);
 	set = r->settling->set;
 	claims_settle_done(r->settling);

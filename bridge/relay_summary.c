@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "log.h"
+#include "telemetry.h"
 
 void
 relay_log_summary(struct relay *r, const char *message, const uint64_t *counts,
@@ -35,6 +36,7 @@ relay_keep_summary(struct relay *r, msec_t now)
 
 		r->counts[i] += decided;
 		r->totals[i] += decided;
+		telemetry_count(i, decided);
 		r->claims.counts[i] = r->failed.counts[i] = 0;
 	}
 	if (now < r->summary_at)

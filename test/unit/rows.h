@@ -53,7 +53,7 @@ rows_add(PGresult *result, long id, const char *topic, const char *key,
 	rows_set(result, row, 7, NULL);
 	rows_set(result, row, 8, NULL);
 	rows_set(result, row, 9, payload);
-	rows_set(result, row, 10, "1700000000");
+	rows_set(result, row, 10, "1700000000000");
 	rows_set(result, row, 11, "t");
 	rows_set(result, row, 12, "0");
 	rows_set(result, row, 13, NULL);

@@ -1,0 +1,44 @@
+#ifndef ACME_TELEMETRY_H
+#define ACME_TELEMETRY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "buffer.h"
+#include "clock.h"
+
+/* What is measured, in milliseconds. */
+enum span
+{
+	SPAN_CONFIRM,				/* from publish() in SQL to the broker's confirm */
+	SPAN_CLAIM,					/* one claim statement */
+	SPAN_SETTLE,				/* one settle statement */
+	SPANS
+};
+
+/* Where the loop is, as of its last turn. */
+struct telemetry_now
+{
+	int			state;			/* an index into the names given at the start */
+	bool		serving;		/* in a state in which it does its work */
+	bool		database;		/* connected */
+	bool		broker;			/* ready to take messages */
+	int64_t		in_flight;
+	int64_t		waiting;
+};
+
+/* The loop. Names must stay where they are. */
+void		telemetry_start(const char *version, const char *origin,
+							const char *const *states, int count);
+void		telemetry_turn(const struct telemetry_now *now);
+void		telemetry_sleep(msec_t due);
+void		telemetry_awake(msec_t now);
+void		telemetry_count(int outcome, uint64_t n);
+void		telemetry_observe(enum span span, msec_t elapsed);
+
+/* Any thread. */
+bool		telemetry_alive(msec_t now);
+const char *telemetry_not_ready(void);
+void		telemetry_render(struct buffer *out);
+
+#endif							/* ACME_TELEMETRY_H */

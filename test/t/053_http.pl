@@ -1,0 +1,148 @@
+# The bridge's /metrics, /healthz and /readyz: what they count is what was sent; ready
+# while it works and while it stands by, not without a database or a broker; healthy
+# until its loop hangs, and then they still answer.
+use strict;
+use warnings;
+
+use AcmeOutbox::Bridge;
+use AcmeOutbox::Broker;
+use AcmeOutbox::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $node = AcmeOutbox::Cluster->create('main');
+my $broker = AcmeOutbox::Broker->new->standard_topology;
+
+# A bridge that listens on a port of the system's choice.
+sub start_bridge
+{
+	my (%opt) = @_;
+	my $bridge = AcmeOutbox::Bridge->start($opt{node} // $node, $broker, %opt,
+		args => [ '--http', '127.0.0.1:0', @{ $opt{args} // [] } ]);
+
+	$bridge->wait_for_log(qr/msg="http listening".*port=\d+/) or die "no port\n";
+	($bridge->{http}) = $bridge->log_text =~ /http listening".*port=(\d+)/;
+	return $bridge;
+}
+
+# Status and body of a request.
+sub request
+{
+	my ($bridge, $path, @options) = @_;
+	my ($out) = run_command([ 'curl', '-s', '-m', '10', '-w', '\n%{http_code}', @options,
+		"http://127.0.0.1:$bridge->{http}$path" ]);
+
+	my ($body, $status) = $out =~ /\A(.*?)\n(\d+)\z/s;
+	return ($status, $body);
+}
+
+sub status { my ($status) = request(@_); return $status; }
+
+sub wait_status
+{
+	my ($bridge, $path, $wanted) = @_;
+	my $until = time() + $PostgreSQL::Test::Utils::timeout_default;
+	my ($status, $body);
+
+	while (time() < $until)
+	{
+		($status, $body) = request($bridge, $path);
+		return $body if $status == $wanted;
+		sleep 0.05;
+	}
+	diag "$path is still $status: $body";
+	return '';
+}
+
+sub metric
+{
+	my ($bridge, $name) = @_;
+	my ($status, $body) = request($bridge, '/metrics');
+	return $body =~ /^acme_outbox_bridge_\Q$name\E (\S+)$/m ? $1 : 'none';
+}
+
+my $bridge = start_bridge();
+like(wait_status($bridge, '/readyz', 200), qr/^ok/, 'ready once it works');
+is(status($bridge, '/healthz'), 200, 'and healthy');
+$node->publish(30);
+$node->sql("SELECT acme_outbox.publish('nowhere', 'k', 'x', 'OrderPlaced', '{}'::text)");
+ok($node->wait_sql("SELECT count(*) = 30 FROM acme_outbox.outbox_entry WHERE status = 'PUBLISHED'"), 'sent');
+ok($node->wait_sql("SELECT count(*) = 1 FROM acme_outbox.outbox_entry WHERE hold_reason = 'UNROUTABLE'"),
+	'but one');
+
+my ($status, $text) = request($bridge, '/metrics');
+is($status, 200, 'metrics');
+is(metric($bridge, 'entries_total{outcome="PUBLISHED"}'), 30, 'what was confirmed');
+cmp_ok(metric($bridge, 'entries_total{outcome="UNROUTABLE"}'), '>=', 1, 'what came back');
+is(metric($bridge, 'state{state="active"}'), 1, 'its state');
+is(metric($bridge, 'state{state="standby"}'), 0, 'and no other');
+is(metric($bridge, 'database_connected') . metric($bridge, 'broker_ready'), 11, 'both sides are there');
+is(metric($bridge, 'publish_to_confirm_seconds_count'), 30, 'each confirm is timed');
+is(metric($bridge, 'publish_to_confirm_seconds_bucket{le="+Inf"}'), 30, 'in some bucket');
+cmp_ok(metric($bridge, 'publish_to_confirm_seconds_sum'), '<', 30 * 120, 'in seconds');
+cmp_ok(metric($bridge, 'claim_seconds_count'), '>=', 1, 'so are claims');
+cmp_ok(metric($bridge, 'settle_seconds_count'), '>=', 1, 'and settles');
+is(metric($bridge, 'in_flight_entries'), 0, 'nothing is in flight');
+
+# Each line is one of the format's, each name has its help and type once, before it.
+my %head;
+my @odd = grep {
+	/^# (HELP|TYPE) (\w+) / ? $head{"$1 $2"}++
+	  : !/^(acme_outbox_bridge_\w+?)(?:_bucket|_sum|_count)?(?:\{(?:\w+="(?:[^"\\]|\\.)*",?)+\})? \S+$/
+	  || !($head{"TYPE $1"} || $head{'TYPE ' . (/^(\w+)/)[0]})
+} split /\n/, $text;
+is(join("\n", @odd), '', 'Prometheus can read it');
+my $last = -1;
+my @buckets = $text =~ /^acme_outbox_bridge_claim_seconds_bucket\{.*\} (\d+)$/mg;
+is(scalar(grep { my $less = $_ < $last; $last = $_; $less } @buckets), 0, 'buckets are cumulative');
+
+# The page names what there is.
+my $page = slurp_file("$ENV{ACME_STAGE}/docs/metrics.md");
+is( join(' ', sort keys %{ { map { $_ => 1 } $page =~ /^\| `(acme_outbox_bridge_\w+)`/mg } }),
+	join(' ', sort map { /^TYPE (.*)/ ? $1 : () } keys %head), 'docs/metrics.md has the same metrics');
+
+is(status($bridge, '/other'), 404, 'other paths are not there');
+is(status($bridge, '/metrics', '-X', 'POST', '-d', 'x'), 405, 'nor other methods');
+is(status($bridge, '/healthz', '-I'), 200, 'but HEAD');
+
+# A second one stands by, and is ready to.
+my $second = start_bridge();
+ok($second->wait_for_log(qr/standing by|standby/), 'the second stands by');
+wait_status($second, '/readyz', 200);
+is(metric($second, 'state{state="standby"}'), 1, 'ready as standby');
+is($second->stop, 0, 'it stops as ever');
+
+# A port that is taken; a bad address.
+my $clash = AcmeOutbox::Bridge->start($node, $broker, args => [ '--http', "127.0.0.1:$bridge->{http}" ]);
+is($clash->wait_exit, 64, 'a port that is taken ends the start');
+like($clash->log_text, qr/no HTTP there.*in use/, 'and says so');
+for my $bad ('8080', 'host:', '::1:80', '127.0.0.1:70000')
+{
+	my $refused = AcmeOutbox::Bridge->start($node, $broker, args => [ '--http', $bad ]);
+	is($refused->wait_exit, 64, "$bad is no address");
+}
+
+# Without the database it is not ready, and alive.
+$node->stop('fast');
+like(wait_status($bridge, '/readyz', 503), qr/database/, 'not ready without a database');
+is(status($bridge, '/healthz'), 200, 'that is no reason to restart it');
+$node->start;
+wait_status($bridge, '/readyz', 200);
+is($bridge->stop, 0, 'it ends');
+
+# Neither without a broker.
+my $cut_off = start_bridge(uri => 'amqp://127.0.0.1:1');
+like(wait_status($cut_off, '/readyz', 503), qr/database|offline|broker/, 'not ready at first');
+ok($cut_off->wait_for_log(qr/broker not reachable/), 'the broker is away');
+like((request($cut_off, '/readyz'))[1], qr/broker/, 'nor without a broker');
+is(status($cut_off, '/healthz'), 200, 'that is none either');
+$cut_off->kill9;
+
+# The loop hangs: the thread tells.
+my $hung = start_bridge(env => { ACME_OUTBOX_HANG_AT => 'claim-committed' });
+$node->publish(1);
+like(wait_status($hung, '/healthz', 503), qr/stuck/, 'a loop that hangs is seen');
+is(status($hung, '/metrics'), 200, 'while the metrics still answer');
+$hung->kill9;
+done_testing();
