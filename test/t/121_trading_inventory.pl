@@ -50,16 +50,16 @@ my @invoices = map {
 } 1 .. 2 * DEALS;
 
 # All rows of both schemas, but for times.
-sub state_of_all
-{
-	my @tables = split /\n/, $trading->sql(<<'SQL');
+my @tables = split /\n/, $trading->sql(<<'SQL');
 SELECT oid::regclass FROM pg_class WHERE relkind = 'r'
 	AND relnamespace IN ('trading'::regnamespace, 'inventory'::regnamespace) ORDER BY 1
 SQL
-	return join "\n", map {
-		$trading->sql("SELECT '$_ ' || row FROM (SELECT (to_jsonb(t) - '{changed_at,processed_at}'::text[])::text"
-			  . " AS row FROM $_ t) r ORDER BY row")
-	} @tables;
+
+sub state_of_all
+{
+	return $trading->sql(join(' UNION ALL ',
+		map { "SELECT '$_ ' || (to_jsonb(t) - '{changed_at,processed_at}'::text[])::text AS row FROM $_ t" } @tables)
+	  . ' ORDER BY row');
 }
 
 # What was published, but for ids, times and the positions on the way.
