@@ -56,8 +56,8 @@ sub count_of { my ($wanted, @all) = @_; return scalar grep { $_ eq $wanted } @al
 sub deadlocks
 {
 	return $node->safe_psql('sales',
-		'SELECT pg_stat_force_next_flush(); SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()')
-	  =~ s/\s+//gr;
+		'SELECT pg_stat_force_next_flush();'
+		  . ' SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()') =~ s/\s+//gr;
 }
 
 # One line item of ten, fifty sales of 0.3.
@@ -164,8 +164,9 @@ like($err, qr/ERROR:  TR409: INSUFFICIENT_STOCK\nDETAIL:  line item pli-1: 1000/
 # Tenants: another's line item is not there; no tenant, no row.
 
 like(
-	$trading->as($app, "SELECT trading.create_deal('{\"id\": \"theirs\", \"traderId\": \"t\", \"customerId\": \"c\", \"currency\": \"EUR\"}')"
-		  . '; SELECT response FROM trading.create_sale_request(NULL, '
+	$trading->as($app, 'SELECT trading.create_deal('
+		  . q('{"id": "theirs", "traderId": "t", "customerId": "c", "currency": "EUR"}')
+		  . '); SELECT response FROM trading.create_sale_request(NULL, '
 		  . AcmeOutbox::Trading::sale_request('theirs', 'pli-1' => 0.01) . ')', tenant => 'other'),
 	qr/LINE_ITEM_NOT_FOUND/, 'another tenant cannot sell it');
 is($trading->as($app, "SELECT count(*) FROM trading.deal", tenant => 'other'), 1, 'or see its deals');
@@ -189,9 +190,13 @@ JSON
 	return $outcome;
 }
 
-$trading->as($app, "SELECT trading.create_deal('{\"id\": \"deal\", \"traderId\": \"t-1\", \"customerId\": \"c-1\", \"currency\": \"EUR\"}');"
-	  . " SELECT trading.create_purchase('{\"id\": \"buy\", \"dealId\": \"deal\", \"supplierId\": \"s\", \"lines\": [{\"id\": \"l\", \"product\": \"tin\", \"quantity\": 5, \"unitPrice\": 1}]}');"
-	  . " SELECT trading.create_sale('{\"id\": \"sell\", \"dealId\": \"deal\", \"lines\": [{\"lineItemId\": \"l\", \"quantity\": 5, \"unitPrice\": 2}]}')");
+$trading->as($app, <<'SQL');
+SELECT trading.create_deal('{"id": "deal", "traderId": "t-1", "customerId": "c-1", "currency": "EUR"}');
+SELECT trading.create_purchase('{"id": "buy", "dealId": "deal", "supplierId": "s",
+	"lines": [{"id": "l", "product": "tin", "quantity": 5, "unitPrice": 1}]}');
+SELECT trading.create_sale('{"id": "sell", "dealId": "deal",
+	"lines": [{"lineItemId": "l", "quantity": 5, "unitPrice": 2}]}')
+SQL
 is(invoice('sale', 'sell'), 'parked', 'a sale that is not final is not invoiced');
 $trading->as($app, "SELECT trading.lock_deal('deal')");
 is(invoice('sale', 'nothing'), 'parked', 'nor is one that does not exist');

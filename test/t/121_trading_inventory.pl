@@ -27,7 +27,8 @@ for my $n (1 .. DEALS)
 {
 	my $other = $n % 3 + 1;
 	$trading->as('trading_app', <<"SQL");
-SELECT trading.create_deal('{"id": "d$n", "traderId": "t-1", "customerId": "c-1", "currency": "EUR"}');
+SELECT trading.create_deal(
+	'{"id": "d$n", "traderId": "t-1", "customerId": "c-1", "currency": "EUR"}');
 SELECT trading.create_purchase('{"id": "buy$n", "dealId": "d$n", "supplierId": "s-1", "lines": [
 	{"id": "x$n", "product": "tin", "quantity": 2, "unitPrice": 1},
 	{"id": "y$n", "product": "lead", "quantity": 3, "unitPrice": 1},
@@ -114,8 +115,9 @@ my $once = state_of_all();
 my $published = published();
 isnt($once, $nothing, 'they change something');
 $trading->stock_ok('each once');
-is($trading->sql("SELECT on_hand, reserved, available FROM inventory.stock_position WHERE line_item_id = 'z1'"),
-	'4.000|1.500|2.500', 'a position');
+is( $trading->sql(<<'SQL'), '4.000|1.500|2.500', 'a position');
+SELECT on_hand, reserved, available FROM inventory.stock_position WHERE line_item_id = 'z1'
+SQL
 is($trading->sql("SELECT count(*) FROM trading.deal WHERE status = 'INVOICED'"), DEALS,
 	'all deals are invoiced');
 
@@ -225,8 +227,8 @@ is( $trading->as('inventory_app', '', tenant => '') . $node->safe_psql('platform
 		"CALL inventory.with_inbox('inventory.trading', '" . sprintf($strange, 'n2') . "')",
 		connstr => $trading->connstr('inventory_app')),
 	'parked', 'in the other order, too');
-like(
-	($trading->deliver('inventory.trading', $stream[0] =~ s/"tenantId": "acme"/"tenantId": ""/r =~ s/"eventId":"/$&x/r))[0],
+my $nobodys = $stream[0] =~ s/"tenantId": "acme"/"tenantId": ""/r =~ s/"eventId":"/$&x/r;
+like(($trading->deliver('inventory.trading', $nobodys))[0],
 	qr/^failed OX207/, 'a message without a tenant fails');
 
 # What is another service's: its rows, its functions, its inbox, its events, its origin.

@@ -32,7 +32,11 @@ sub start_saga
 		"CALL trading.create_sale_saga('acme', $key, $request, patience => '$patience');\n");
 }
 
-sub sagas { my ($state) = @_; return $trading->sql("SELECT count(*) FROM trading.sale_saga WHERE state = '$state'"); }
+sub sagas
+{
+	my ($state) = @_;
+	return $trading->sql("SELECT count(*) FROM trading.sale_saga WHERE state = '$state'");
+}
 
 sub wait_requested
 {
@@ -43,7 +47,8 @@ sub wait_requested
 sub position
 {
 	my ($item) = @_;
-	return $trading->sql("SELECT on_hand, reserved FROM inventory.stock_position WHERE line_item_id = '$item'");
+	return $trading->sql(
+		"SELECT on_hand, reserved FROM inventory.stock_position WHERE line_item_id = '$item'");
 }
 
 # What a saga answered: status and code.
@@ -127,11 +132,14 @@ for my $inbox ('known', 'forgotten')
 
 # No answer: the caller is told so in time, and may try again under its key.
 
-$trading->as($app, q(SELECT trading.create_purchase('{"id": "p-2", "dealId": "stock", "supplierId": "s-1",
-	"lines": [{"id": "a", "product": "tin", "quantity": 5, "unitPrice": 1}, {"id": "b", "product": "tin", "quantity": 5, "unitPrice": 1}]}')));
+$trading->as($app, <<'SQL');
+SELECT trading.create_purchase('{"id": "p-2", "dealId": "stock", "supplierId": "s-1", "lines": [
+	{"id": "a", "product": "tin", "quantity": 5, "unitPrice": 1},
+	{"id": "b", "product": "tin", "quantity": 5, "unitPrice": 1}]}')
+SQL
 $trading->pump_dry;
-is(join('', answers(AcmeOutbox::Trading::finish(start_saga('d1', [ 'a' => 2 ], key => 'again', patience => '200 ms')))),
-	'503 STOCK_UNAVAILABLE', 'no answer: 503');
+my $hasty = start_saga('d1', [ 'a' => 2 ], key => 'again', patience => '200 ms');
+is(join('', answers(AcmeOutbox::Trading::finish($hasty))), '503 STOCK_UNAVAILABLE', 'no answer: 503');
 is(sagas('RELEASED'), 1, 'and the stock is given up');
 like(join(' ', deliver_only(qr/ReserveStock/)), qr/^applied$/, 'inventory answers, too late');
 is(position('a'), '5.000|2.000', 'and holds');
@@ -148,7 +156,8 @@ is(position('a'), '5.000|2.000', 'one reservation');
 
 # Refused at once, without inventory.
 
-is(join(' ', answers(AcmeOutbox::Trading::finish(start_saga('nowhere', [ 'a' => 1 ]), start_saga('d1', [ 'a' => 0 ])))),
+my @hopeless = (start_saga('nowhere', [ 'a' => 1 ]), start_saga('d1', [ 'a' => 0 ]));
+is(join(' ', answers(AcmeOutbox::Trading::finish(@hopeless))),
 	'404 DEAL_NOT_FOUND 422 INVALID_LINES', 'what cannot be granted is not asked for');
 
 my (undef, undef, $err) = $trading->try_as($app, q{CALL trading.create_sale_saga('acme', NULL, }
@@ -177,10 +186,15 @@ deliver_only(qr/./);
 is(position('b'), '5.000|3.000', 'its stock is back, and the sale is known');
 $trading->stock_ok('side by side');
 
-@runs = map { my $n = $_;
-	$n % 2 ? start_saga("d$n", [ 'a' => 0.2 ]) : $trading->start($app, "BEGIN; SELECT acme_outbox.context('acme') \\g /dev/null\n"
-		  . 'SELECT * FROM trading.create_sale_request(NULL, '
-		  . AcmeOutbox::Trading::sale_request("d$n", 'a' => 0.2) . "); COMMIT;\n") } 11 .. 40;
+sub start_sale
+{
+	my ($deal, @lines) = @_;
+	my $request = AcmeOutbox::Trading::sale_request($deal, @lines);
+	return $trading->start($app, "BEGIN;\nSELECT acme_outbox.context('acme') \\g /dev/null\n"
+		  . "SELECT * FROM trading.create_sale_request(NULL, $request);\nCOMMIT;\n");
+}
+
+@runs = map { $_ % 2 ? start_saga("d$_", [ 'a' => 0.2 ]) : start_sale("d$_", 'a' => 0.2) } 11 .. 40;
 @answers = answers($trading->pump_while(@runs));
 is(count_of('201', @answers) + count_of('409 INSUFFICIENT_STOCK', @answers), 30, 'thirty of both kinds are answered');
 cmp_ok(count_of('201', @answers), '<=', 15, 'and not more than there is for are granted');
@@ -223,8 +237,9 @@ is(position('b'), $b, 'and inventory releases');
 is(job($app, 'trading.release_overdue_sagas'), 0, 'once');
 
 killed_saga('d6', 'b' => 1);
-is($trading->as('inventory_app', 'SELECT state FROM inventory.stock_hold WHERE expires_at = (SELECT max(expires_at) FROM inventory.stock_hold WHERE expires_at <= now())'),
-	'HELD', 'a hold past its time');
+is($trading->as('inventory_app', <<'SQL'), 'HELD', 'a hold past its time');
+SELECT state FROM inventory.stock_hold WHERE expires_at <= now() ORDER BY expires_at DESC LIMIT 1
+SQL
 cmp_ok(job('inventory_app', 'inventory.expire_holds'), '>=', 1, 'inventory lets it expire');
 is(position('b'), $b, 'and has its stock back');
 job($app, 'trading.release_overdue_sagas');
@@ -236,13 +251,22 @@ is(job('inventory_app', 'inventory.expire_holds'), 0, 'nothing is left to expire
 
 my $command = '{"header": {"eventId": "%s"}, "body": {"eventName": "%s", "payload": {"tenantId": "acme",
 	"saleId": "%s", "expiresAt": "%s", "lines": [{"lineItemId": "b", "quantity": 1}]}}}';
-my $replies = $trading->sql(q{SELECT count(*) FROM acme_outbox.outbox WHERE routing_key LIKE 'inventory.reply.%'});
+
+sub replies
+{
+	return $trading->sql(
+		q{SELECT count(*) FROM acme_outbox.outbox WHERE routing_key LIKE 'inventory.reply.%'});
+}
+
+my $replies = replies();
 
 sub commands
 {
 	my ($sale, $expires, @names) = @_;
 	my $n = 0;
-	return join ' ', map { $trading->deliver('inventory.trading', sprintf $command, "$sale-" . $n++, $_, $sale, $expires) } @names;
+	return join ' ', map {
+		$trading->deliver('inventory.trading', sprintf $command, "$sale-" . $n++, $_, $sale, $expires)
+	} @names;
 }
 
 is(commands('late', '2020-01-01T00:00:00Z', 'ReserveStock'), 'applied', 'too late');
@@ -250,15 +274,14 @@ is(position('b'), $b, 'holds nothing');
 is(commands('crossed', '2999-01-01T00:00:00Z', 'ReleaseStock', 'ReserveStock'), 'applied applied',
 	'released before it was reserved');
 is(position('b'), $b, 'holds nothing');
-is($trading->sql(q{SELECT count(*) FROM acme_outbox.outbox WHERE routing_key LIKE 'inventory.reply.%'}),
-	$replies, 'neither is answered: nobody waits');
+is(replies(), $replies, 'neither is answered: nobody waits');
 commands('twice', '2999-01-01T00:00:00Z', 'ReserveStock', 'ReserveStock');
-is($trading->sql(q{SELECT count(*) FROM acme_outbox.outbox WHERE routing_key LIKE 'inventory.reply.%'}),
-	$replies + 1, 'asked twice: answered once');
+is(replies(), $replies + 1, 'asked twice: answered once');
 commands('twice', '2999-01-01T00:00:00Z', map { 'ReleaseStock' } 1 .. 4);
 is(position('b'), $b, 'and released once');
-is(($trading->deliver('trading.inventory', '{"header": {"eventId": "stray"}, "body": {"eventName": "StockReserved",
-	"payload": {"tenantId": "acme", "saleId": "unknown"}}}'))[0], 'parked', 'an answer to no question is parked');
+my $stray = '{"header": {"eventId": "stray"}, "body": {"eventName": "StockReserved",
+	"payload": {"tenantId": "acme", "saleId": "unknown"}}}';
+is(($trading->deliver('trading.inventory', $stray))[0], 'parked', 'an answer to no question is parked');
 
 # Sold although its hold had expired: the sale counts.
 
@@ -266,9 +289,12 @@ is(commands('slow', '2999-01-01T00:00:00Z', 'ReserveStock'), 'applied', 'held');
 $trading->sql(q{UPDATE inventory.stock_hold SET expires_at = now() WHERE sale_id = 'slow'});
 job('inventory_app', 'inventory.expire_holds');
 is(position('b'), $b, 'expired');
-$trading->deliver('inventory.trading', '{"header": {"eventId": "slow-sale"}, "body": {"eventName": "trading.sale.created",
-	"payload": {"tenantId": "acme", "saleId": "slow", "lines": [{"lineItemId": "b", "quantity": 1, "unitPrice": 1}]}}}');
-is($trading->sql(q{SELECT state FROM inventory.stock_reservation WHERE sale_id = 'slow'}), 'ACTIVE', 'sold nevertheless');
+$trading->deliver('inventory.trading', <<'JSON');
+{"header": {"eventId": "slow-sale"}, "body": {"eventName": "trading.sale.created", "payload":
+	{"tenantId": "acme", "saleId": "slow", "lines": [{"lineItemId": "b", "quantity": 1, "unitPrice": 1}]}}}
+JSON
+is($trading->sql(q{SELECT state FROM inventory.stock_reservation WHERE sale_id = 'slow'}),
+	'ACTIVE', 'sold nevertheless');
 isnt(position('b'), $b, 'and taken from the position');
 is($trading->sql('SELECT * FROM inventory.inconsistent'), '', 'positions add up');
 

@@ -272,8 +272,10 @@ AS $$
 			THEN jsonb_build_object('amount', sum(
 				CASE s.source_type WHEN 'sale' THEN s.amount ELSE -s.amount END))
 			ELSE jsonb_build_object(
-				'saleAmount', coalesce(sum(s.amount) FILTER (WHERE s.source_type = 'sale'), 0),
-				'purchaseAmount', coalesce(sum(s.amount) FILTER (WHERE s.source_type = 'purchase'), 0))
+				'saleAmount', coalesce(sum(s.amount)
+					FILTER (WHERE s.source_type = 'sale'), 0),
+				'purchaseAmount', coalesce(sum(s.amount)
+					FILTER (WHERE s.source_type = 'purchase'), 0))
 			END
 	FROM trading.source s WHERE s.deal_id = deal.id
 $$;
@@ -309,7 +311,8 @@ BEGIN
 	UPDATE trading.purchase p SET status = 'FINALISED' WHERE p.deal_id = deal.id;
 	UPDATE trading.sale s SET status = 'FINALISED' WHERE s.deal_id = deal.id;
 	IF trading.refresh_deal(deal.id) = 'DRAFT' THEN
-		PERFORM trading.refuse(409, 'DEAL_EMPTY', format('deal %s has no purchase and no sale', deal_id));
+		PERFORM trading.refuse(409, 'DEAL_EMPTY',
+			format('deal %s has no purchase and no sale', deal_id));
 	END IF;
 	PERFORM trading.publish('trading.deal.locked', deal.id,
 		trading.deal_payload(deal, schema_version)
@@ -450,8 +453,9 @@ DECLARE
 	short text;
 BEGIN
 	IF cardinality(found) < cardinality(ids) THEN
-		PERFORM trading.refuse(404, 'LINE_ITEM_NOT_FOUND', (SELECT string_agg('line item ' || id, ', ')
-			FROM unnest(ids) id WHERE id <> ALL (found)));
+		PERFORM trading.refuse(404, 'LINE_ITEM_NOT_FOUND',
+			(SELECT string_agg('line item ' || id, ', ') FROM unnest(ids) id
+			 WHERE id <> ALL (found)));
 	END IF;
 	/* A statement of its own: its snapshot is younger than the locks. */
 	SELECT string_agg(trading.shortage(i.id, l.quantity, i.quantity - sold.quantity), '; '

@@ -433,7 +433,8 @@ DECLARE
 BEGIN
 	CASE name
 		WHEN 'trading.purchase.created', 'trading.sale.created' THEN
-			RETURN QUERY SELECT name, id || ':' || (line ->> 'lineItemId'), payload ->> 'saleId', line
+			RETURN QUERY SELECT name, id || ':' || (line ->> 'lineItemId'),
+					payload ->> 'saleId', line
 				FROM jsonb_array_elements(payload -> 'lines') line
 				ORDER BY line ->> 'lineItemId';
 		WHEN 'ReserveStock', 'ReleaseStock' THEN
@@ -512,7 +513,8 @@ COMMENT ON FUNCTION inventory.on_trading_event(jsonb) IS
  *	 Result: applied, duplicate or parked.
  *	 Safe to repeat, to interrupt between any two steps, and in several sessions at once.
  */
-CREATE PROCEDURE inventory.with_inbox(consumer text, envelope jsonb, INOUT outcome text DEFAULT NULL)
+CREATE PROCEDURE inventory.with_inbox(consumer text, envelope jsonb,
+	INOUT outcome text DEFAULT NULL)
 LANGUAGE plpgsql
 AS $$
 DECLARE
