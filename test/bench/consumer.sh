@@ -120,11 +120,13 @@ measure_consumer()
 	esac
 	query 'VACUUM ANALYZE'
 	consumer_transaction "$what" "$whose" >"$work/transaction.sql"
+	wait_until 30 no_session_is_left || die "a session does not end"
 	cpu=$(sessions_seconds)
 	"$PGBIN/pgbench" -n -M prepared -c 1 -t $((messages / batch)) -D n=0 \
 		-f "$work/transaction.sql" bench >"$work/pgbench.log" 2>&1 \
 		|| { cat "$work/pgbench.log" >&2; die "pgbench failed"; }
 	rate=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$work/pgbench.log")
+	wait_until 30 no_session_is_left || die "a session does not end"
 	cpu=$(calc "$(sessions_seconds) - $cpu")
 	consumer_check "$what" "$whose" "$messages"
 	record consumer "$round" "$name" messages 1/s "$(calc "$rate * $batch")"

@@ -140,6 +140,12 @@ sessions_seconds()
 	processor_seconds "$(head -n 1 "$PGHOST/data/postmaster.pid")" children
 }
 
+# No session of the superuser's is left in the database: all are counted by then.
+no_session_is_left()
+{
+	! pgrep -P "$(head -n 1 "$PGHOST/data/postmaster.pid")" -f '^postgres: postgres bench ' >/dev/null
+}
+
 relay_session_is_gone()
 {
 	[ "$(query "SELECT count(*) FROM pg_stat_activity WHERE usename = 'bench_relay'")" = 0 ]
