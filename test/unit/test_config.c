@@ -273,6 +273,10 @@ booleans_and_choices(void **state)
 	assert_error(load("--sink=kafka", "--origin", "a"), EXIT_USAGE,
 				 "rabbitmq|stdout");
 	assert_error(load("--sink=", "--origin", "a"), EXIT_USAGE, "sink");
+	assert_error(load("--sink=stdout", "--origin", "a", "--audit-exchange", "feed"),
+				 EXIT_USAGE, "\"audit-exchange\" needs the sink rabbitmq");
+	assert_error(load("--sink=stdout", "--origin", "a", "--dead-letter-exchange",
+					  "dlx"), EXIT_USAGE, "\"dead-letter-exchange\" needs");
 	assert_error(load("--sink=rabbit", "--origin", "a"), EXIT_USAGE, "sink");
 }
 
