@@ -4,8 +4,8 @@
 #   my ($ok, $out, $err) = $drivers->run($block, PGHOST => ..., PGUSER => ...);
 #
 # A block is a program of its own: what the page's block "setup" of its language holds comes
-# before it, and js may use await. A java block is a class with main(), or statements with a
-# Connection c in them.
+# before it, and js may use await. A java block is a class with main(), or statements in which
+# c and connection are a Connection.
 package Driver;
 
 use strict;
@@ -93,7 +93,7 @@ import java.util.*;
 
 class Block {
 	public static void main(String[] args) throws Exception {
-		Connection c = DriverManager.getConnection("$url");
+		Connection c = DriverManager.getConnection("$url"), connection = c;
 		$text
 	}
 }

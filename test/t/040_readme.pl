@@ -201,11 +201,11 @@ sub run_page
 my ($ran, @last) = run_page($readme, '');
 cmp_ok($ran, '>', 20, 'the page has blocks, and they ran');
 
-# What they did together: the insert, the update, place_order and the trigger.
+# What they did together: the insert, the update, place_order, the trigger, and three drivers.
 
 my $db = 'shop';
 ok($node->poll_query_until($db, <<'SQL'), 'all that the page publishes is sent');
-SELECT count(*) = 4 FROM acme_outbox.outbox WHERE status = 'PUBLISHED'
+SELECT count(*) = 7 FROM acme_outbox.outbox WHERE status = 'PUBLISHED'
 SQL
 $broker->api('PUT', 'permissions/shop/guest', { configure => '.*', write => '.*', read => '.*' });
 {
@@ -213,7 +213,8 @@ $broker->api('PUT', 'permissions/shop/guest', { configure => '.*', write => '.*'
 	my @messages = $broker->drain('fulfilment');
 	is_deeply(
 		[ map { "$_->{type} $_->{app_id}" } @messages ],
-		[ 'OrderPlaced shop', 'OrderPaid shop', 'OrderPlaced shop', 'OrderRefunded shop' ],
+		[ 'OrderPlaced shop', 'OrderPaid shop', 'OrderPlaced shop', 'OrderRefunded shop',
+			('OrderPaid shop') x 3 ],
 		'and arrived, in order, from the origin "shop"');
 }
 is($node->safe_psql($db, 'SELECT * FROM acme_outbox.verify()'), '', 'verify() finds nothing');
