@@ -24,6 +24,7 @@
 #include "claim.h"
 #include "commands/async.h"
 #include "duties.h"
+#include "entry_update.h"
 #include "funcapi.h"
 #include "guc.h"
 #include "lease.h"
@@ -81,13 +82,13 @@ static KeptPlan lock_plan = {
 #define MARK_TYPES {TIDARRAYOID, INT8OID}
 
 static KeptPlan mark_pending_plan = {
-	MARK_ENTRIES("NULL") "'PENDING' RETURNING id", 2, MARK_TYPES
+	MARK_ENTRIES("NULL") "'PENDING'", 2, MARK_TYPES
 };
 
 /* One that blocks its key goes on doing so while its copy is under way. */
 static KeptPlan mark_failed_plan = {
 	MARK_ENTRIES("CASE WHEN next_attempt_at = 'infinity' THEN next_attempt_at END")
-	"'FAILED' RETURNING id", 2, MARK_TYPES
+	"'FAILED'", 2, MARK_TYPES
 };
 
 static KeptPlan hold_plan = {
@@ -358,28 +359,55 @@ remember_missed(Claim *claim, const RowList *wanted, const int64 *got, int n)
 	claim->cursor_moved = true;
 }
 
+/* Through the executor; returns how many. */
+static int
+mark_by_plan(Claim *claim, KeptPlan *mark)
+{
+	Datum		args[] = {PointerGetDatum(tid_array(claim->taken.tids, claim->taken.count)),
+	Int64GetDatum(claim->handout.claim_id)};
+
+	return (int) plan_run(mark, args, NULL, SPI_OK_UPDATE);
+}
+
+static int
+mark_directly(Claim *claim, EntryUpdate *update)
+{
+	int			marked = 0;
+
+	entry_update_set(update, ENTRY_STATUS, ObjectIdGetDatum(claim->table.status_publishing));
+	entry_update_set(update, ENTRY_CLAIM_ID, Int64GetDatum(claim->handout.claim_id));
+	entry_update_set_null(update, ENTRY_NEXT_ATTEMPT_AT);
+	entry_update_set_null(update, ENTRY_HOLD_REASON);
+	while (marked < claim->taken.count &&
+		   entry_update_row(update, &claim->taken.tids[marked]))
+		marked++;
+	entry_update_end(update);
+	return marked;
+}
+
 /* Marks the taken rows PUBLISHING and returns them, in id order. */
 static void
 mark_taken(Claim *claim, const Lease *lease, KeptPlan *mark, Tuplestorestate *result)
 {
-	Datum		args[2];
-	int64	   *ids;
-	int			n;
+	RowList    *taken = &claim->taken;
+	EntryUpdate update;
+	int			marked;
 
-	if (claim->taken.count == 0)
+	if (taken->count == 0)
 		return;
-	args[0] = PointerGetDatum(tid_array(claim->taken.tids, claim->taken.count));
-	args[1] = Int64GetDatum(claim->handout.claim_id);
-	plan_run(mark, args, NULL, SPI_OK_UPDATE_RETURNING);
-	ids = returned_ids(&n);
-	if (n < claim->taken.count)
+	if (mark == &mark_pending_plan && entry_update_begin(&update, &claim->table))
+		marked = mark_directly(claim, &update);
+	else
+		marked = mark_by_plan(claim, mark);
+	if (marked < taken->count)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("entries were changed while they were claimed"),
 				 errdetail("Handing out the others could let one overtake an earlier one of its key."),
 				 errhint("Claim again.")));
-	write_claim_row(claim, lease, ids, n);
-	handout_return(&claim->handout, ids, n, result);
+	qsort(taken->ids, taken->count, sizeof(int64), int64_compare);
+	write_claim_row(claim, lease, taken->ids, taken->count);
+	handout_return(&claim->handout, taken->ids, taken->count, result);
 }
 
 static void

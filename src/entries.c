@@ -4,7 +4,7 @@
  *
  * What to scan, and in which order, is decided here and not by statistics: the
  * claim must cost the same on the first day and after a bad ANALYZE.  Scans only
- * read; every change goes through a kept plan that addresses rows by ctid.  All
+ * read; every change addresses rows by ctid (entry_update.c, or a kept plan).  All
  * scans of one EntryTable share one registered snapshot.
  */
 #include "acme_outbox.h"
@@ -74,6 +74,7 @@ entries_open(EntryTable *table, const char *origin)
 	table->snapshot = NULL;
 	table->status_pending = entries_enum_value("entry_status", "PENDING");
 	table->status_publishing = entries_enum_value("entry_status", "PUBLISHING");
+	table->status_published = entries_enum_value("entry_status", "PUBLISHED");
 	table->status_failed = entries_enum_value("entry_status", "FAILED");
 	table->hold_key = entries_enum_value("hold_reason", "KEY");
 	table->hold_scheduled = entries_enum_value("hold_reason", "SCHEDULED");

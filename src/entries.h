@@ -40,6 +40,7 @@ typedef struct EntryTable
 	/* enum values by OID */
 	Oid			status_pending;
 	Oid			status_publishing;
+	Oid			status_published;
 	Oid			status_failed;
 	Oid			hold_key;
 	Oid			hold_scheduled;

@@ -7,7 +7,7 @@
  * between wins, and the difference is returned.  An entry that another session holds
  * locked is not waited for; it stays in the claim and is returned as LOCKED.
  *
- * The common outcome, PUBLISHED, is one UPDATE for all rows; the others are worked
+ * The common outcome, PUBLISHED, is one change for all rows; the others are worked
  * out here, row by row, because each has its own wait.  Settling twice is safe: an
  * entry that already is what was asked for counts as settled.
  *
@@ -19,6 +19,7 @@
 #include "catalog/pg_type.h"
 #include "counters.h"
 #include "entries.h"
+#include "entry_update.h"
 #include "executor/spi.h"
 #include "keyorder.h"
 #include "plans.h"
@@ -137,6 +138,7 @@ read_row(EntryTable *table, TupleTableSlot *slot, int64 claim_id, SettleRow *row
 	row->tid = slot->tts_tid;
 	row->key = entry_string(slot, ENTRY_MESSAGE_KEY);
 	row->topic = entry_string(slot, ENTRY_TOPIC);
+	row->lanes_done = entry_int16(slot, ENTRY_LANES_DONE);
 	row->past.attempts = entry_int16(slot, ENTRY_ATTEMPTS);
 	row->past.holds = entry_int16(slot, ENTRY_HOLDS);
 	row->past.was_failed = !entry_is_null(slot, ENTRY_FAILED_AT);
@@ -216,6 +218,28 @@ note_published(SettleRow *rows, int n)
 }
 
 static void
+settle_published_directly(EntryTable *table, EntryUpdate *update, SettleRow *rows, int n)
+{
+	entry_update_set(update, ENTRY_STATUS, ObjectIdGetDatum(table->status_published));
+	entry_update_set(update, ENTRY_PUBLISHED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
+	entry_update_set_null(update, ENTRY_CLAIM_ID);
+	entry_update_set_null(update, ENTRY_LAST_ERROR);
+	for (int i = 0; i < n; i++)
+	{
+		SettleRow  *row = &rows[i];
+
+		if (!is_published_with(row, row->lanes))
+			continue;
+		entry_update_set(update, ENTRY_LANES_DONE,
+						 Int16GetDatum(row->lanes_done | row->lanes));
+		row->changed = row->key_is_free = entry_update_row(update, &row->tid);
+		if (!row->changed)
+			row->found = FOUND_MOVED;
+	}
+	entry_update_end(update);
+}
+
+static void
 settle_published_with(int64 claim_id, SettleRow *rows, int n, int16 lanes)
 {
 	ItemPointerData *tids = palloc(sizeof(ItemPointerData) * n);
@@ -233,9 +257,9 @@ settle_published_with(int64 claim_id, SettleRow *rows, int n, int16 lanes)
 	note_published(rows, n);
 }
 
-/* One UPDATE per value of lanes; there is hardly ever more than one. */
+/* Through the executor: an UPDATE per value of lanes, hardly ever more than one. */
 static void
-settle_published(int64 claim_id, SettleRow *rows, int n)
+settle_published_by_plan(int64 claim_id, SettleRow *rows, int n)
 {
 	int			i;
 
@@ -246,6 +270,17 @@ settle_published(int64 claim_id, SettleRow *rows, int n)
 			if (!rows[i].changed)
 				rows[i].found = FOUND_MOVED;
 		}
+}
+
+static void
+settle_published(EntryTable *table, int64 claim_id, SettleRow *rows, int n)
+{
+	EntryUpdate update;
+
+	if (entry_update_begin(&update, table))
+		settle_published_directly(table, &update, rows, n);
+	else
+		settle_published_by_plan(claim_id, rows, n);
 }
 
 /* With a new payload each; only for events with a redaction rule. */
@@ -427,7 +462,7 @@ settle_rows(const char *origin, int64 claim_id, ArrayType *claim_ids,
 	entries_open(&table, origin);
 	entries_take_snapshot(&table);
 	find_rows(&table, claim_id, rows, n);
-	settle_published(claim_id, rows, n);
+	settle_published(&table, claim_id, rows, n);
 	settle_others(claim_id, rows, n);
 	if (claim_ids != NULL)
 		shrink_claim(claim_id, claim_ids, rows, n);

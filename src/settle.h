@@ -30,6 +30,7 @@ typedef struct SettleRow
 	ItemPointerData tid;
 	char	   *key;
 	char	   *topic;
+	int16		lanes_done;
 	text	   *redacted;		/* payload to store instead; NULL: as it is */
 	EntryHistory past;
 	/* what was done */
