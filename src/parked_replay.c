@@ -19,6 +19,7 @@
 #include "commands/trigger.h"
 #include "context.h"
 #include "funcapi.h"
+#include "guc.h"
 #include "handler.h"
 #include "inbox.h"
 #include "miscadmin.h"
@@ -37,6 +38,22 @@ static KeptPlan registration_plan = {
 	"SELECT handler, role_name FROM acme_outbox.inbox_handler"
 	" WHERE schema = $1 AND consumer = $2",
 	2, {NAMEOID, TEXTOID}
+};
+
+/*
+ * The origin that a session of the role would have here: settings of a role count before
+ * those of the database, those for this database before those for all, and the
+ * configuration file's last.
+ */
+static KeptPlan origin_plan = {
+	"SELECT coalesce((SELECT pg_catalog.substr(c, 20)"
+	"  FROM pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) c"
+	"  WHERE s.setrole IN ($1, 0) AND c LIKE 'acme\\_outbox.origin=%' AND s.setdatabase IN (0,"
+	"   (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))"
+	"  ORDER BY s.setrole DESC, s.setdatabase DESC LIMIT 1),"
+	" (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'acme_outbox.origin'"
+	"  AND source IN ('configuration file', 'command line')))",
+	1, {OIDOID}
 };
 
 /* One row on its way. */
@@ -59,6 +76,7 @@ typedef struct Replay
 	/* of the registration */
 	const char *handler_name;
 	const char *role_name;
+	const char *origin;			/* of what the handler publishes; NULL: there is none */
 	bool		runs;			/* the guard lets it */
 	MemoryContext context;		/* where all this lives */
 } Replay;
@@ -198,6 +216,22 @@ find_registration(Replay *replay)
 	SPI_finish();
 }
 
+/* What a handler publishes comes from its service, not from the operator. */
+static void
+find_origin(Replay *replay, Oid role)
+{
+	Datum		args[] = {ObjectIdGetDatum(role)};
+
+	SPI_connect();
+	plan_run(&origin_plan, args, NULL, SPI_OK_SELECT);
+	replay->origin = keep_string(replay, 1);
+	SPI_finish();
+	if (replay->origin != NULL && replay->origin[0] == '\0')
+		replay->origin = NULL;
+	if (replay->origin == NULL && !guc_require_origin)
+		replay->origin = replay->role_name;
+}
+
 /* Runs as the consumer's role. */
 static void
 run_handler(void *argument)
@@ -213,6 +247,8 @@ run_handler(void *argument)
 	if (replay->tenant_id != NULL)
 		context_set("acme_outbox.tenant_id", replay->tenant_id);
 	(void) set_config_option("acme_outbox.inbox_schema", NameStr(replay->inbox->schema),
+							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	(void) set_config_option("acme_outbox.origin", replay->origin ? replay->origin : "",
 							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	/* what is deferred would run later, as somebody else; such a queue is refused */
 	if (InSecurityRestrictedOperation())
@@ -232,6 +268,7 @@ run(Replay *replay)
 		no_registration(replay, "is registered with a role that does not exist");
 	if (superuser_arg(role))
 		no_registration(replay, "is registered with a superuser");
+	find_origin(replay, role);
 	inbox_as_role(role, run_handler, replay);
 }
 

@@ -191,6 +191,27 @@ SELECT acme_outbox.replay_parked('trading', :'f1');
 RESET SESSION AUTHORIZATION;
 SELECT count(*) FROM trading.child;
 
+\echo -- what it publishes has the origin of the consuming role, whoever replays
+CREATE FUNCTION trading.tell(message jsonb) RETURNS void LANGUAGE sql AS $$
+	SELECT acme_outbox.publish('events', 'k', '', 'Told', '{}')
+$$;
+SELECT acme_outbox.grant_publisher('parked_test_app');
+SELECT acme_outbox.register_handler('telling', 'trading.tell', 'parked_test_app', 'trading');
+SELECT acme_outbox.park_message('telling', t.env(id, 'x'), 'INVALID_STATE')
+	FROM unnest(ARRAY['t1', 't2', 't3']) id \g /dev/null
+SET acme_outbox.origin = 'the operator';
+SELECT acme_outbox.replay_parked('trading', id) FROM acme_outbox.parked_open WHERE event_id = 't1';
+ALTER ROLE parked_test_app SET acme_outbox.origin = 'trading everywhere';
+SELECT acme_outbox.replay_parked('trading', id) FROM acme_outbox.parked_open WHERE event_id = 't2';
+SELECT format('ALTER ROLE parked_test_app IN DATABASE %I SET acme_outbox.origin = %L',
+	current_database(), 'trading') \gexec
+SELECT acme_outbox.replay_parked('trading', id) FROM acme_outbox.parked_open WHERE event_id = 't3';
+SHOW acme_outbox.origin;
+RESET acme_outbox.origin;
+SELECT origin FROM acme_outbox.outbox_entry WHERE event_name = 'Told' ORDER BY id;
+DELETE FROM acme_outbox.outbox_entry WHERE event_name = 'Told';
+SELECT acme_outbox.revoke_publisher('parked_test_app');
+
 \echo -- discarded
 SELECT acme_outbox.park_message('trading.deals', t.env('e7', 'd7'), 'INVALID_STATE') AS e7 \gset
 SELECT t.error(format($$SELECT acme_outbox.discard_parked('trading', %L, '')$$, :'e7'));
