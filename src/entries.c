@@ -20,6 +20,7 @@
 #include "catalog/pg_type.h"
 #include "entries.h"
 #include "miscadmin.h"
+#include "rewrite/prs2lock.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -64,6 +65,40 @@ entries_enum_value(const char *type_name, const char *label)
 	if (!OidIsValid(value))
 		elog(ERROR, "enum value %s.%s does not exist", type_name, label);
 	return value;
+}
+
+static bool
+is_own(const Trigger *trigger)
+{
+	/* sql/30_triggers.sql; for changes by hand, false for what the extension does */
+	static const char *const own[] = {
+		"entry_requeued", "entry_given_up", "entry_over", "entry_finished", "entry_deleted"
+	};
+
+	for (int i = 0; i < lengthof(own); i++)
+		if (strcmp(trigger->tgname, own[i]) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * Is the table as the extension made it, so that a change of this kind
+ * (TRIGGER_TYPE_...) needs nothing of the executor?  Not if an administrator gave it
+ * a trigger, a rule, a policy, a check or a column.
+ */
+bool
+entries_plain(Relation heap, int16 event)
+{
+	const TupleConstr *constraints = RelationGetDescr(heap)->constr;
+	const TriggerDesc *triggers = heap->trigdesc;
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+		if ((triggers->triggers[i].tgtype & event) != 0 && !is_own(&triggers->triggers[i]))
+			return false;
+	return heap->rd_rel->relkind == RELKIND_RELATION &&
+		RelationGetNumberOfAttributes(heap) == ENTRY_LAST_ERROR &&
+		!heap->rd_rel->relrowsecurity && heap->rd_rules == NULL &&
+		(constraints == NULL || constraints->num_check == 0);
 }
 
 void

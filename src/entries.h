@@ -69,6 +69,7 @@ typedef struct EntryScan
 
 extern Oid	entries_relation(const char *name);
 extern Oid	entries_enum_value(const char *type_name, const char *label);
+extern bool entries_plain(Relation heap, int16 event);
 extern void entries_open(EntryTable *table, const char *origin);
 extern void entries_take_snapshot(EntryTable *table);
 extern void entries_close(EntryTable *table);

@@ -16,7 +16,7 @@
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_enum.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "compat.h"
@@ -25,7 +25,6 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "plans.h"
-#include "rewrite/prs2lock.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -129,15 +128,6 @@ open_table(void)
 	}
 }
 
-static bool
-has_insert_trigger(const TriggerDesc *triggers)
-{
-	return triggers != NULL &&
-		(triggers->trig_insert_before_row || triggers->trig_insert_after_row ||
-		 triggers->trig_insert_before_statement || triggers->trig_insert_after_statement ||
-		 triggers->trig_insert_new_table);
-}
-
 /* A column that may be null in the extension's table, but not in this one. */
 static bool
 lacks_value(Relation table, const NewEntry *entry)
@@ -147,20 +137,6 @@ lacks_value(Relation table, const NewEntry *entry)
 			TupleDescAttr(RelationGetDescr(table), column_of[i] - 1)->attnotnull)
 			return true;
 	return false;
-}
-
-/* Is the table as the extension made it, so that nothing but the row is to do? */
-static bool
-is_plain(Relation table)
-{
-	const TupleConstr *constraints = RelationGetDescr(table)->constr;
-
-	return table->rd_rel->relkind == RELKIND_RELATION &&
-		RelationGetNumberOfAttributes(table) == ENTRY_LAST_ERROR &&
-		!table->rd_rel->relrowsecurity &&
-		table->rd_rules == NULL &&
-		(constraints == NULL || constraints->num_check == 0) &&
-		!has_insert_trigger(table->trigdesc);
 }
 
 static void
@@ -219,7 +195,7 @@ entry_insert(NewEntry *entry)
 
 	PreventCommandIfReadOnly("INSERT");
 	table = open_table();
-	plain = is_plain(table) && !lacks_value(table, entry);
+	plain = entries_plain(table, TRIGGER_TYPE_INSERT) && !lacks_value(table, entry);
 	if (plain)
 		insert_row(table, entry);
 	table_close(table, NoLock);

@@ -21,51 +21,13 @@
 #include "compat.h"
 #include "entry_update.h"
 #include "executor/executor.h"
-#include "rewrite/prs2lock.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-
-/* sql/30_triggers.sql */
-static const char *const own_triggers[] = {
-	"entry_requeued", "entry_given_up", "entry_over", "entry_finished"
-};
-
-static bool
-is_own(const Trigger *trigger)
-{
-	for (int i = 0; i < lengthof(own_triggers); i++)
-		if (strcmp(trigger->tgname, own_triggers[i]) == 0)
-			return true;
-	return false;
-}
-
-static bool
-has_foreign_trigger(const TriggerDesc *triggers)
-{
-	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
-		if (TRIGGER_FOR_UPDATE(triggers->triggers[i].tgtype) &&
-			!is_own(&triggers->triggers[i]))
-			return true;
-	return false;
-}
-
-static bool
-is_plain(Relation heap)
-{
-	const TupleConstr *constraints = RelationGetDescr(heap)->constr;
-
-	return heap->rd_rel->relkind == RELKIND_RELATION &&
-		RelationGetNumberOfAttributes(heap) == ENTRY_LAST_ERROR &&
-		!heap->rd_rel->relrowsecurity &&
-		heap->rd_rules == NULL &&
-		(constraints == NULL || constraints->num_check == 0) &&
-		!has_foreign_trigger(heap->trigdesc);
-}
 
 bool
 entry_update_begin(EntryUpdate *update, EntryTable *table)
 {
-	if (!is_plain(table->heap))
+	if (!entries_plain(table->heap, TRIGGER_TYPE_UPDATE))
 		return false;
 	MemSet(update, 0, sizeof(*update));
 	update->table = table;
