@@ -5,7 +5,8 @@
  * It asks both servers and prints one line per question. It changes nothing,
  * takes no lease and publishes nothing; each question has the connect timeout.
  * The relay's settings apply as they are; --topic is an option of this command
- * alone.
+ * alone. With --dlq and --queue it is about a reprocessing, and about a relay only
+ * if it is told the origin.
  */
 #include "check.h"
 
@@ -69,8 +70,11 @@ take_topics(int argc, char **argv, struct check_topics *topics)
 static void
 report_settings(struct report *report, const struct config *config)
 {
-	report_line(report, VERDICT_OK, "settings", NULL, "valid; origin \"%s\"",
-				config_text(config, SET_ORIGIN));
+	const char *origin = config_text(config, SET_ORIGIN);
+
+	report_line(report, VERDICT_OK, "settings", NULL, "valid%s%s%s",
+				origin ? "; origin \"" : "", origin ? origin : "",
+				origin ? "\"" : "");
 	if (config->uri.tls && config_number(config, SET_TLS_VERIFY) == 0)
 		report_line(report, VERDICT_WARN, "settings",
 					"remove tls-verify = false, give tls-ca-file",
@@ -100,7 +104,11 @@ check_run(const struct command_line *line)
 		signal(SIGPIPE, SIG_IGN);
 		srandom((unsigned) (getpid() ^ clock_now()));
 		report_settings(&report, &config);
-		check_database(&report, &config, &topics);
+		if (config_text(&config, SET_ORIGIN))
+			check_database(&report, &config, &topics);
+		else
+			report_line(&report, VERDICT_SKIP, "database", NULL,
+						"a reprocessing needs none");
 		check_broker(&report, &config, &topics, line->version);
 		status = EXIT_OK;
 	}

@@ -22,6 +22,9 @@ void		check_database(struct report *report, const struct config *config,
 void		check_broker(struct report *report, const struct config *config,
 						 const struct check_topics *topics,
 						 const char *version);
+struct asking;
+void		check_reprocess(struct report *report, const struct config *config,
+							struct asking *asking);
 enum exit_status check_run(const struct command_line *line);
 
 #endif							/* ACME_CHECK_H */

@@ -3,126 +3,17 @@
  *		The broker's part of "check".
  *
  * One connection, opened and closed as the relay does it. Exchanges are asked
- * about by passive declares on a channel that the broker may close; that needs
- * no permission and changes nothing. Whether the user may write to one is seen
- * by a publish in an AMQP transaction that is rolled back: the broker checks the
- * right when the message comes, and routes it only at the commit that never
- * comes. What is bound only a message that counts would tell, so the report does
- * not say.
+ * about by passive declares and by publishes that are rolled back (asking.c). What
+ * is bound only a message that counts would tell, so the report does not say.
  */
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "broker.h"
+#include "asking.h"
 #include "check.h"
 #include "error_headers.h"
 
-#define CHANNEL			1
 #define DAYS_TO_RENEW	14
-#define TEXT_MAX		256
-
-struct asking
-{
-	struct broker broker;
-	bool		up;
-	bool		refused;
-	bool		lost;
-	bool		channel_open;
-	bool		answered;
-	int			code;			/* of the answer; 0: the exchange exists */
-	char		text[TEXT_MAX];
-};
-
-static void
-on_up(void *owner)
-{
-	((struct asking *) owner)->up = true;
-}
-
-static void
-on_down(void *owner, int code)
-{
-	(void) code;
-	((struct asking *) owner)->lost = true;
-}
-
-static void
-on_refused(void *owner, const char *reason)
-{
-	struct asking *a = owner;
-
-	a->refused = true;
-	snprintf(a->text, sizeof(a->text), "%s", reason);
-}
-
-static void
-on_unblocked(void *owner, msec_t blocked_for)
-{
-	(void) owner;
-	(void) blocked_for;
-}
-
-static void
-handle_channel_close(struct asking *a, const amqp_channel_close_t *close)
-{
-	amqp_channel_close_ok_t close_ok = {0};
-
-	a->channel_open = false;
-	a->answered = true;
-	a->code = close->reply_code;
-	snprintf(a->text, sizeof(a->text), "%.*s", (int) close->reply_text.len,
-			 (const char *) close->reply_text.bytes);
-	broker_send_method(&a->broker, CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD,
-					   &close_ok);
-}
-
-static void
-on_frame(void *owner, const struct frame *frame, msec_t now)
-{
-	struct asking *a = owner;
-	void	   *method;
-
-	(void) now;
-	if (frame->type != AMQP_FRAME_METHOD)
-		return;
-	method = frame_decode_method(frame, &a->broker.pool);
-	if (method && frame_method_id(frame) == AMQP_CHANNEL_CLOSE_METHOD)
-		handle_channel_close(a, method);
-	else if (frame_method_id(frame) == AMQP_EXCHANGE_DECLARE_OK_METHOD ||
-			 frame_method_id(frame) == AMQP_TX_ROLLBACK_OK_METHOD)
-	{
-		a->answered = true;
-		a->code = 0;
-	}
-}
-
-static void
-turn(struct asking *a, msec_t limit)
-{
-	struct pollfd pfd = {.fd = -1};
-	msec_t		deadline = clock_earlier(broker_deadline(&a->broker), limit);
-	msec_t		wait = deadline - clock_now();
-
-	broker_poll_fd(&a->broker, &pfd);
-	if (poll(&pfd, 1, wait < 0 ? 0 : wait > 1000 ? 1000 : (int) wait) < 0)
-		pfd.revents = 0;
-	broker_turn(&a->broker, pfd.revents, clock_now());
-}
-
-/* All hosts have failed once when the broker plans to wait. */
-static bool
-connect_broker(struct asking *a)
-{
-	while (!a->up && !a->refused)
-	{
-		turn(a, CLOCK_NEVER);
-		if (a->broker.state == BROKER_DOWN &&
-			a->broker.retry_at > clock_now())
-			break;
-	}
-	return a->up;
-}
 
 static void
 report_failure(struct report *report, const struct asking *a)
@@ -193,65 +84,6 @@ report_connection(struct report *report, const struct asking *a)
 				"look like a confirm that does not come");
 }
 
-static void
-open_channel(struct asking *a)
-{
-	amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
-
-	if (!a->channel_open)
-		broker_send_method(&a->broker, CHANNEL, AMQP_CHANNEL_OPEN_METHOD, &open);
-	a->channel_open = true;
-	a->answered = false;
-}
-
-static bool
-wait_for_answer(struct asking *a)
-{
-	msec_t		limit = clock_now() + a->broker.settings.connect_timeout;
-
-	broker_flush(&a->broker);
-	while (!a->answered && !a->lost && clock_now() < limit)
-		turn(a, limit);
-	return a->answered;
-}
-
-static bool
-ask_for_exchange(struct asking *a, const char *name)
-{
-	amqp_exchange_declare_t declare = {
-		.exchange = {strlen(name), (void *) name},
-		.type = {6, "direct"},
-		.passive = 1,
-	};
-
-	open_channel(a);
-	broker_send_method(&a->broker, CHANNEL, AMQP_EXCHANGE_DECLARE_METHOD,
-					   &declare);
-	return wait_for_answer(a);
-}
-
-/* See the head of this file. */
-static bool
-ask_for_right(struct asking *a, const char *name, const char *routing_key)
-{
-	amqp_tx_select_t select = {0};
-	amqp_tx_rollback_t rollback = {0};
-	amqp_basic_properties_t properties = {0};
-	amqp_basic_publish_t publish = {
-		.exchange = {strlen(name), (void *) name},
-		.routing_key = {strlen(routing_key), (void *) routing_key},
-	};
-
-	open_channel(a);
-	broker_send_method(&a->broker, CHANNEL, AMQP_TX_SELECT_METHOD, &select);
-	broker_send_method(&a->broker, CHANNEL, AMQP_BASIC_PUBLISH_METHOD, &publish);
-	if (!frame_put_content(&a->broker.out, CHANNEL, a->broker.frame_max,
-						   &properties, "", 0))
-		return false;
-	broker_send_method(&a->broker, CHANNEL, AMQP_TX_ROLLBACK_METHOD, &rollback);
-	return wait_for_answer(a);
-}
-
 /* What the report says of an exchange, and of what could not be asked. */
 struct exchange_check
 {
@@ -275,7 +107,7 @@ static void
 report_right(struct report *report, struct asking *a, const char *name,
 			 const struct exchange_check *what)
 {
-	if (!ask_for_right(a, name, what->routing_key))
+	if (!asking_right(a, name, what->routing_key))
 		report_line(report, VERDICT_FAIL, what->check, NULL,
 					"\"%s\": the broker did not answer", name);
 	else if (a->code == 0)
@@ -300,7 +132,7 @@ report_exchange(struct report *report, struct asking *a, const char *name,
 	if (name[0] == '\0')
 		report_line(report, VERDICT_OK, what->check, NULL,
 					"\"\" is the default exchange, which always exists");
-	else if (!ask_for_exchange(a, name))
+	else if (!asking_exchange(a, name))
 		report_line(report, VERDICT_FAIL, what->check, NULL,
 					"\"%s\": the broker did not answer", name);
 	else if (a->code == AMQP_NOT_FOUND)
@@ -342,48 +174,26 @@ report_topics(struct report *report, struct asking *a,
 					a->broker.problem);
 }
 
-static void
-end_connection(struct asking *a)
-{
-	msec_t		limit = clock_now() + BROKER_CLOSE_TIMEOUT;
-
-	broker_close(&a->broker, clock_now());
-	while (a->broker.state != BROKER_DOWN && clock_now() < limit)
-		turn(a, limit);
-	broker_free(&a->broker);
-}
-
 void
 check_broker(struct report *report, const struct config *config,
 			 const struct check_topics *topics, const char *version)
 {
-	struct asking asking = {0};
-	struct broker_settings settings = {
-		.uri = config->uri,
-		.tls = config_tls(config),
-		.connection_name = "acme-outbox-bridge check",
-		.version = version,
-		.connect_timeout = config_number(config, SET_CONNECT_TIMEOUT),
-		.heartbeat = config_number(config, SET_HEARTBEAT),
-		.reconnect_min = config_number(config, SET_RECONNECT_MIN),
-		.reconnect_max = config_number(config, SET_RECONNECT_MAX),
-	};
-	struct broker_events events = {on_up, on_down, on_frame, on_unblocked,
-	on_refused, &asking};
+	struct asking asking;
 
 	if (config_number(config, SET_SINK) == SINK_STDOUT)
 	{
 		report_line(report, VERDICT_SKIP, "broker", NULL, "sink is stdout");
 		return;
 	}
-	broker_init(&asking.broker, &settings, &events);
-	if (connect_broker(&asking))
+	if (asking_begin(&asking, config, version))
 	{
 		report_connection(report, &asking);
 		report_lanes(report, &asking, config);
 		report_topics(report, &asking, topics);
+		if (config_text(config, SET_DLQ))
+			check_reprocess(report, config, &asking);
 	}
 	else
 		report_failure(report, &asking);
-	end_connection(&asking);
+	asking_end(&asking);
 }

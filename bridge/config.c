@@ -154,7 +154,7 @@ static const struct setting_rule rules[SETTINGS] = {
 	"how often the counters are logged"},
 	[SET_HTTP] = {"http", FOR_RELAY, TYPE_TEXT, NULL, 1, 300, NULL, false, false, NULL,
 	"HOST:PORT for /metrics, /healthz and /readyz; default: none"},
-	[SET_QUEUE] = {"queue", FOR_REPROCESS, TYPE_TEXT, NULL, 1, CONFIG_QUEUE_MAX, NULL, false,
+	[SET_QUEUE] = {"queue", FOR_REPROCESS, TYPE_TEXT, NULL, 1, 255, NULL, false,
 		false, NULL,
 	"the queue that the dead letters go back into (required)"},
 	[SET_DLQ] = {"dlq", FOR_REPROCESS, TYPE_TEXT, NULL, 1, 255, NULL, false, false,
@@ -745,14 +745,32 @@ check_sink(struct config *config)
 	return true;
 }
 
+/* Those of a reprocessing. */
 static bool
 check_queues(struct config *config)
 {
+	const char *queue = config_text(config, SET_QUEUE);
+
 	if (!check_required(config, SET_DLQ) || !check_required(config, SET_QUEUE))
 		return false;
-	if (strcmp(config_text(config, SET_DLQ), config_text(config, SET_QUEUE)) != 0)
-		return true;
-	return fail(config, "settings \"dlq\" and \"queue\" name the same queue");
+	if (strlen(queue) > CONFIG_QUEUE_MAX)
+		return fail(config, "setting \"queue\": a queue to reprocess may have %d "
+					"bytes in its name, not %zu", CONFIG_QUEUE_MAX,
+					strlen(queue));
+	if (strcmp(config_text(config, SET_DLQ), queue) == 0)
+		return fail(config, "settings \"dlq\" and \"queue\" name the same "
+					"queue");
+	return true;
+}
+
+/* A check is about a reprocessing if it is told the queues, else about a relay. */
+static bool
+check_all_required(struct config *config)
+{
+	if (config->command == COMMAND_REPROCESS ||
+		(config->command == COMMAND_CHECK && config_text(config, SET_DLQ)))
+		return check_queues(config);
+	return check_required(config, SET_ORIGIN);
 }
 
 static bool
@@ -769,10 +787,7 @@ check_http(struct config *config)
 static bool
 check_all(struct config *config)
 {
-	if (is_for(&rules[SET_ORIGIN], config->command) &&
-		!check_required(config, SET_ORIGIN))
-		return false;
-	if (config->command == COMMAND_REPROCESS && !check_queues(config))
+	if (!check_all_required(config))
 		return false;
 	if (config_number(config, SET_RECONNECT_MIN) >
 		config_number(config, SET_RECONNECT_MAX))

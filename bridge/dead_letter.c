@@ -27,6 +27,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "reprocess_names.h"
+
 /* ---- as it is received ---- */
 
 void
@@ -255,9 +257,9 @@ dead_letter_text(const struct dead_letter *letter, enum letter_field field,
 		case LETTER_QUEUE:
 			return copy_string(string_in(first_death(letter), "queue"), text);
 		case LETTER_CONSUMER:
-			return copy_header(letter, "x-error-service", text);
+			return copy_header(letter, HEADER_ERROR_SERVICE, text);
 		case LETTER_SQLSTATE:
-			return copy_header(letter, "x-error-sqlstate", text);
+			return copy_header(letter, HEADER_ERROR_SQLSTATE, text);
 		case LETTER_HEADER:
 			return copy_header(letter, header, text);
 	}
@@ -283,9 +285,9 @@ dead_letter_reason(const struct dead_letter *letter, char text[FIELD_TEXT_MAX])
 	char		second[FIELD_TEXT_MAX] = "";
 
 	text[0] = '\0';
-	if (copy_header(letter, "x-error-message", second))
+	if (copy_header(letter, HEADER_ERROR_MESSAGE, second))
 	{
-		copy_header(letter, "x-error-sqlstate", first);
+		copy_header(letter, HEADER_ERROR_SQLSTATE, first);
 		snprintf(text, FIELD_TEXT_MAX, "%.40s%s%.200s", first, *first ? " " : "",
 				 second);
 	}
@@ -302,7 +304,8 @@ is_of_death(struct span name)
 {
 	return span_is(name, "x-death") || span_is(name, "x-delivery-count") ||
 		span_begins(name, "x-first-death-") ||
-		span_begins(name, "x-last-death-") || span_begins(name, "x-error-");
+		span_begins(name, "x-last-death-") ||
+		span_begins(name, HEADER_ERROR_PREFIX);
 }
 
 static bool

@@ -2,18 +2,13 @@
 #define ACME_DEAD_LETTER_H
 
 #include "amqp_frame.h"
+#include "error_headers.h"
 #include "properties.h"
 
 /* A routing key or exchange name, its end included. */
 #define SHORT_TEXT_MAX	256
 
-/* The routing key by which a reprocessed message finds its queue. */
-#define REPROCESS_KEY	"reprocess"
-#define REPROCESS_SUFFIX	".reprocess"
-
-#define HEADER_ORIGINAL_KEY			"x-original-routing-key"
-#define HEADER_ORIGINAL_EXCHANGE	"x-original-exchange"
-#define HEADER_ORIGINAL_USER		"x-original-user-id"
+#define HEADER_ORIGINAL_USER	"x-original-user-id"
 
 /* What can be asked of a dead letter; the names are those of --match. */
 enum letter_field
@@ -23,8 +18,8 @@ enum letter_field
 	LETTER_ORIGIN,				/* property app_id */
 	LETTER_ROUTING_KEY,			/* the original one */
 	LETTER_QUEUE,				/* where it died first */
-	LETTER_CONSUMER,			/* x-error-service */
-	LETTER_SQLSTATE,			/* x-error-sqlstate */
+	LETTER_CONSUMER,			/* HEADER_ERROR_SERVICE */
+	LETTER_SQLSTATE,			/* HEADER_ERROR_SQLSTATE */
 	LETTER_HEADER				/* any other header, by its name */
 };
 

@@ -9,6 +9,8 @@
 
 #define HEADER_ORIGINAL_EXCHANGE	"x-original-exchange"
 #define HEADER_ORIGINAL_KEY			"x-original-routing-key"
+/* The others begin with it. */
+#define HEADER_ERROR_PREFIX			"x-error-"
 #define HEADER_ERROR_SERVICE		"x-error-service"
 #define HEADER_ERROR_SQLSTATE		"x-error-sqlstate"
 #define HEADER_ERROR_MESSAGE		"x-error-message"

@@ -44,8 +44,10 @@ static const struct entry commands[] = {
 		"           is mended: each is copied, confirmed, then deleted",
 	reprocess_run, NULL},
 	{COMMAND_CHECK, " [--topic NAME,...]",
-		"says whether a relay with these options would work; it changes nothing.\n"
-		"           --topic, repeatable, names exchanges to look for",
+		"says whether a relay with these options would work, or with --dlq and\n"
+		"           --queue a reprocessing; it changes nothing. --topic, repeatable, "
+		"names\n"
+		"           exchanges to look for",
 	NULL, check_run},
 };
 

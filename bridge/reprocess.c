@@ -25,7 +25,7 @@
 
 #define PROGRESS_INTERVAL	1000
 
-_Static_assert(CONFIG_QUEUE_MAX + sizeof(LOCK_SUFFIX) == SHORT_TEXT_MAX,
+_Static_assert(CONFIG_QUEUE_MAX + sizeof(LOCK_SUFFIX) == REPROCESS_NAME_MAX,
 			   "the lock's name must fit into an AMQP short string");
 
 /* The conditions, one a line. */

@@ -8,10 +8,10 @@
 #include "dead_letter.h"
 #include "exits.h"
 #include "match.h"
+#include "reprocess_names.h"
 
 #define REPROCESS_TEXT_MAX	768
 #define REPROCESS_CHANNEL	1
-#define LOCK_SUFFIX			REPROCESS_SUFFIX ".lock"
 
 /* What the run waits for. */
 enum step
@@ -70,8 +70,8 @@ struct tally
 struct reprocess
 {
 	struct reprocess_options options;
-	char		exchange[SHORT_TEXT_MAX];
-	char		lock[SHORT_TEXT_MAX];
+	char		exchange[REPROCESS_NAME_MAX];
+	char		lock[REPROCESS_NAME_MAX];
 	struct broker broker;
 	enum step	step;
 	enum step	resume;			/* where to go once the channel is open */

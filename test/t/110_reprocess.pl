@@ -12,8 +12,9 @@ use AcmeOutbox::Check;
 use JSON::PP qw(decode_json);
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
-use constant { NO_QUEUE => 66, BUSY => 73, REFUSED => 74, TEMPORARY => 75, USAGE => 64 };
+use constant { NO_QUEUE => 66, BUSY => 73, REFUSED => 74, TEMPORARY => 75, USAGE => 64, CHECK_FAILED => 78 };
 use constant { LETTERS => 1000, KILLS => 10 };
 use constant { QUEUE => 'trading.sales', DLQ => 'trading.dlq', TEMPORARY_EXCHANGE => 'trading.sales.reprocess' };
 
@@ -320,14 +321,54 @@ sub ended_ok
 	return;
 }
 
+# "check" says beforehand whether it would work, and changes nothing.
+sub check
+{
+	my ($what, $status, %opt) = @_;
+	my $run = AcmeOutbox::Bridge->start(undef, $broker, command => 'check', origin => '',
+		uri => $broker->uri(user => "trading-$$", password => 'trading-secret'),
+		args => [ '--dlq', $opt{dlq} // DLQ, '--queue', $opt{queue} // QUEUE ]);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($run->wait_exit(30), $status, "check, $what: exit status $status") or diag $run->stdout_text;
+	return $run->stdout_text;
+}
+
+dead_letters(2);
+$before = contents(peeked(2));
+$text = check('all well', 0);
+like($text, qr/^OK +dlq +"trading.dlq" exists, 2 messages are ready$/m, 'check, all well: the letters are counted');
+like($text, qr/^OK +$_ /m, "check, all well: $_") for qw(settings broker login queue run rights);
+like($text, qr/^SKIP +$_ /m, "check, all well: says that it did not look at: $_") for qw(database rights chain);
+@after = peeked(2);
+is(contents(@after), $before, 'check, all well: nothing is changed');
+$text = check('missing', CHECK_FAILED, dlq => 'trading.nothing', queue => 'trading.nowhere');
+like($text, qr/^FAIL +dlq +"trading.nothing" does not exist\n +-> .*^SKIP +rights/ms, 'check, missing: it says so');
+like($text, qr/^FAIL +queue +"trading.nowhere" does not exist$/m, 'check, missing: the queue too');
+$broker->declare_queue('foreign');
+$text = check('no rights', CHECK_FAILED, queue => 'foreign');
+my @refused = $text =~ /^FAIL +rights +ACCESS_REFUSED/mg;
+is(scalar @refused, 4, 'check, no rights: each is told');
+$broker->delete_queue('foreign');
+nothing_left_ok('check, no rights');
+$broker->api('PUT', "exchanges/$vhost/" . TEMPORARY_EXCHANGE, { type => 'direct', durable => \0 });
+like(check('left over', 0), qr/^WARN +run +exchange "trading.sales.reprocess" was left by a run/m, 'check, left over: it says so');
+reprocess('left over', 0);
+nothing_left_ok('left over');
+is(ids(queued()), 'event-1 event-2', 'left over: put back');
+
 my $held = held();
+my $began = time();
+like(check('at work', 0), qr/^WARN +run +a reprocessing of this queue is at work$/m, 'check, at work: it says so');
 $text = reprocess('a second run', BUSY);
 like($text, qr/^stopped: another run is at work on queue "trading.sales"\n +-> /m, 'a second run: it says so');
 is($broker->count(QUEUE), 5, 'a second run: it does nothing');
 like(topology(), qr/^exchange trading.sales.reprocess$/m, 'a second run: it removes nothing');
 like(topology(), qr/^queue trading.sales.reprocess.lock$/m, 'a second run: there is the lock');
+wait_until(sub { time() > $began + 1.1 });
 $held->signal('CONT');
 ended_ok('the first run', $held, 0, qr/^republished 10 of 10/m, 10, 0);
+like($held->stdout_text, qr/^[56] republished, \d+\/s, [56] of 10 looked at, \d+ s$/m, 'the first run: it tells its progress');
 
 # One that fails again at once is not met again in the same run.
 $held = held();
@@ -382,6 +423,12 @@ like(reprocess('a foreign queue', REFUSED, '--queue', 'foreign'),
 	qr/^stopped: the broker refused to make the lock: ACCESS_REFUSED.*\n +-> the user needs configure, write and read/m,
 	'a foreign queue: it says which rights are missing');
 $broker->delete_queue('foreign');
+my $nobody = start(uri => $broker->uri(user => "trading-$$", password => 'wrong'));
+is($nobody->wait_exit(30), REFUSED, 'wrong password: exit status 74');
+like($nobody->stdout_text, qr/^stopped: the broker refused the login: .*\n +-> check the user/m, 'wrong password: it says so');
+my $nowhere = start(uri => 'amqp://a:b@127.0.0.1:1/x');
+is($nowhere->wait_exit(30), TEMPORARY, 'no broker: exit status 75');
+like($nowhere->stdout_text, qr/^stopped: the broker is not reachable: .*\n +-> check host/m, 'no broker: it says so');
 like(reprocess('the same queue', USAGE, '--queue', DLQ), qr/name the same queue/, 'the same queue: it says so');
 like(reprocess('a bad match', USAGE, '--match', 'body=x'), qr/there is no field "body"; there are event-name,/, 'a bad match: it says so');
 nothing_left_ok('refused');

@@ -8,6 +8,7 @@
 
 #include "dead_letter.h"
 #include "match.h"
+#include "reprocess_names.h"
 
 static struct dead_letter letter;
 static struct buffer table;

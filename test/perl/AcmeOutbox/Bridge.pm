@@ -21,7 +21,7 @@ sub binary
 }
 
 # AcmeOutbox::Bridge->start($node, $broker, args => [...], env => {...},
-# uri => ..., user => ..., origin => ...)
+# uri => ..., user => ..., origin => ...); the origin '' is none.
 sub start
 {
 	my ($class, $node, $broker, %opt) = @_;
@@ -33,7 +33,8 @@ sub start
 	}, $class;
 	my $command = $opt{command} // 'relay';
 	my @command = (binary(), $command,
-		($command =~ /^(relay|check)$/ ? ('--origin', $opt{origin} // 'shop') : ()),
+		($command =~ /^(relay|check)$/ && length($opt{origin} // 'shop')
+			? ('--origin', $opt{origin} // 'shop') : ()),
 		@{ $opt{args} // [] });
 	my %env = (
 		($node ? $node->libpq_env($opt{user}) : ()),
