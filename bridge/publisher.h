@@ -10,7 +10,7 @@
  * offers copies in order with publish(); the publisher answers for each copy it
  * accepted exactly once, through the relay's callbacks, unless it is told to
  * forget them all. What the answers make of a row is the claims' affair
- * (claims.c).
+ * (row.c).
  */
 #include <poll.h>
 #include <stdbool.h>
@@ -55,7 +55,7 @@ struct copy
 {
 	struct row *row;
 	enum lane	lane;
-	enum copy_state state;		/* changed by claims.c alone */
+	enum copy_state state;		/* changed by row.c alone */
 	enum outcome outcome;
 	char	   *error;
 	int64_t		id;				/* the row's, for logs */
