@@ -110,16 +110,30 @@ add(SharedSet *set, const CounterDelta *delta, TimestampTz at)
 	pg_atomic_write_u64(&set->last_at, (uint64) at);
 }
 
+/* counter_sets_hash: of a key, as counter_sets_apply() wants it. */
+uint32
+counter_sets_hash(const CounterKey *key)
+{
+	return get_hash_value(table, key);
+}
+
+static SharedSet *
+find_set(const CounterDelta *delta)
+{
+	return hash_search_with_hash_value(table, &delta->key, delta->hash, HASH_FIND, NULL);
+}
+
 /* The set, made if there is room; NULL: there is none.  Caller holds the lock alone. */
 static SharedSet *
-make_set(const CounterKey *key)
+make_set(const CounterDelta *delta)
 {
 	bool		found;
-	SharedSet  *set = hash_search(table, key, HASH_FIND, NULL);
+	SharedSet  *set = find_set(delta);
 
 	if (set != NULL || hash_get_num_entries(table) >= shared->size)
 		return set;
-	set = hash_search(table, key, HASH_ENTER_NULL, &found);
+	set = hash_search_with_hash_value(table, &delta->key, delta->hash, HASH_ENTER_NULL,
+									  &found);
 	if (set == NULL)
 		return NULL;
 	pg_atomic_init_u64(&set->count, 0);
@@ -138,7 +152,7 @@ make_missing(CounterDelta *deltas, int n, TimestampTz at)
 
 		if (!deltas[i].missing)
 			continue;
-		set = make_set(&deltas[i].key);
+		set = make_set(&deltas[i]);
 		if (set != NULL)
 			add(set, &deltas[i], at);
 		else
@@ -164,7 +178,7 @@ counter_sets_apply(CounterDelta *deltas, int n, TimestampTz at)
 		if (deltas[i].lost)
 			pg_atomic_fetch_add_u64(&shared->overflow, deltas[i].counted);
 		else
-			set = hash_search(table, &deltas[i].key, HASH_FIND, NULL);
+			set = find_set(&deltas[i]);
 		if (set != NULL)
 			add(set, &deltas[i], at);
 		deltas[i].missing = set == NULL && !deltas[i].lost;

@@ -63,6 +63,7 @@ typedef struct CounterTable
 
 extern void counter_sets_init(void);
 extern bool counter_sets_attached(void);
+extern uint32 counter_sets_hash(const CounterKey *key);
 extern void counter_sets_apply(CounterDelta *deltas, int n, TimestampTz at);
 extern int	counter_sets_read(Oid dboid, CounterSet **sets);
 extern void counter_sets_about(CounterTable *about);

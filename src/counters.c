@@ -19,7 +19,6 @@
 #include "acme_outbox.h"
 
 #include "access/xact.h"
-#include "common/hashfn.h"
 #include "consumed.h"
 #include "counters.h"
 #include "mb/pg_wchar.h"
@@ -57,6 +56,22 @@ make_key(CounterKey *key, CounterKind kind, const char *const *labels)
 		memcpy(p, label, len);
 		p += len + 1;
 	}
+}
+
+/* A session counts the same again and again: the last key's hash is kept. */
+static uint32
+hash_of(const CounterKey *key)
+{
+	static CounterKey last;
+	static uint32 hash;
+	static bool known = false;
+
+	if (known && memcmp(key, &last, sizeof(CounterKey)) == 0)
+		return hash;
+	last = *key;
+	hash = counter_sets_hash(key);
+	known = true;
+	return hash;
 }
 
 static CounterDelta *
@@ -106,7 +121,7 @@ new_delta(const CounterKey *key, uint32 hash, bool lost)
 static CounterDelta *
 delta_of(const CounterKey *key)
 {
-	uint32		hash = hash_bytes((const unsigned char *) key, sizeof(CounterKey));
+	uint32		hash = hash_of(key);
 	CounterDelta *delta = find_delta(key, hash, GetCurrentTransactionNestLevel());
 
 	if (delta != NULL)
