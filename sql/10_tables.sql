@@ -138,6 +138,21 @@ CREATE TABLE acme_outbox.operator_action (
 COMMENT ON TABLE acme_outbox.operator_action IS 'what operators'' calls did';
 
 /*
+ * What is paused: topic NULL is the whole origin.  A resumed topic stays until its entries
+ * are let go; see src/pause.c.
+ */
+CREATE TABLE acme_outbox.outbox_pause (
+	origin    text NOT NULL CHECK (origin <> ''),
+	topic     text CHECK (topic <> ''),
+	paused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+	paused_by name NOT NULL DEFAULT session_user,
+	why       text,
+	resumed   boolean NOT NULL DEFAULT false,
+	CONSTRAINT outbox_pause_key UNIQUE NULLS NOT DISTINCT (origin, topic)
+);
+COMMENT ON TABLE acme_outbox.outbox_pause IS 'what operators have paused; see pause() and resume()';
+
+/*
  * Relay state.  None of it is dumped: it means nothing in another cluster.
  */
 

@@ -15,64 +15,168 @@ COMMENT ON FUNCTION acme_outbox.record_action(text, jsonb, bigint) IS
 	'leave a row in operator_action; returns affected';
 
 /*
+ * tell_unchanged(event_id) returns void
+ *
+ *	 For the calls below: a NOTICE for each entry of the id, what it is and what would
+ *	 change it, or that there is none.
+ */
+CREATE FUNCTION acme_outbox.tell_unchanged(event_id uuid) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	entry record;
+	found_any boolean := false;
+BEGIN
+	FOR entry IN
+		SELECT e.origin, e.status, e.next_attempt_at IS NOT NULL AS waits, e.redacted
+		FROM acme_outbox.outbox_entry e WHERE e.event_id = tell_unchanged.event_id
+		ORDER BY e.origin
+	LOOP
+		found_any := true;
+		RAISE NOTICE 'entry % of origin "%" is %', event_id, entry.origin,
+			CASE WHEN entry.status <> 'PENDING' THEN entry.status::text
+				WHEN entry.waits THEN 'PENDING, and waits' ELSE 'PENDING' END
+			USING HINT = CASE
+				WHEN entry.redacted THEN 'It was redacted; its service has to publish it again.'
+				WHEN entry.status = 'FAILED' OR entry.waits AND entry.status = 'PENDING'
+				THEN 'SELECT acme_outbox.retry(event_id) sends it now, cancel(event_id, why) never.'
+				WHEN entry.status = 'PENDING'
+				THEN 'It is sent in its turn; see relay_active in acme_outbox.outbox_backlog.'
+				WHEN entry.status = 'PUBLISHING'
+				THEN 'A relay is sending it; see acme_outbox.outbox_stuck if that takes long.'
+				ELSE 'SELECT acme_outbox.republish(event_id) sends it again.' END;
+	END LOOP;
+	IF NOT found_any THEN
+		RAISE NOTICE 'no entry has the event id %', event_id
+			USING HINT = 'Published entries are deleted after acme_outbox.retention_published; what is unsent is in acme_outbox.outbox_stuck and outbox_failed.';
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION acme_outbox.tell_unchanged(uuid) IS
+	'a notice that says why an operator''s call changed nothing';
+
+/*
+ * tell_none_failed(origin, topic, event_name) returns void: the same for calls that look
+ * for failed entries.
+ */
+CREATE FUNCTION acme_outbox.tell_none_failed(origin text, topic text, event_name text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	failed   bigint;
+	matching bigint;
+BEGIN
+	SELECT count(*), count(*) FILTER (WHERE
+		(tell_none_failed.origin IS NULL OR e.origin = tell_none_failed.origin)
+		AND (tell_none_failed.topic IS NULL OR e.topic = tell_none_failed.topic)
+		AND (tell_none_failed.event_name IS NULL OR e.event_name = tell_none_failed.event_name))
+	INTO failed, matching
+	FROM acme_outbox.outbox_failed e;
+	IF matching > 0 THEN
+		RAISE NOTICE 'failed entries that match: %, and other sessions hold them locked', matching
+			USING HINT = 'Call it again when those sessions are done; see pg_locks.';
+	ELSIF failed > 0 THEN
+		RAISE NOTICE 'no failed entry matches; failed entries in all: %', failed
+			USING HINT = 'SELECT origin, topic, event_name, count(*) FROM acme_outbox.outbox_failed GROUP BY 1, 2, 3';
+	ELSE
+		RAISE NOTICE 'no entry is FAILED'
+			USING HINT = 'Entries that wait are in acme_outbox.outbox_stuck; retry(event_id) sends one of them now.';
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION acme_outbox.tell_none_failed(text, text, text) IS
+	'a notice that says why no failed entry was found';
+
+/*
  * retry(event_id) returns bigint
  *
  *	 Sends a FAILED or waiting entry again now, its attempts reset.
- *	 Result: 1, or 0 if there is no such entry or it neither failed nor waits.
+ *	 Result: 1, or 0 if there is no such entry or it neither failed nor waits; a NOTICE
+ *	 says which.
  *	 Safe to repeat.  An entry held by its key is due, and still goes in its turn.
  */
 CREATE FUNCTION acme_outbox.retry(event_id uuid) RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-	WITH retried AS (
-		UPDATE acme_outbox.outbox_entry e
-		SET status = 'PENDING', next_attempt_at = clock_timestamp(), hold_reason = 'RETRY',
-			attempts = 0, holds = 0, failed_at = NULL
-		WHERE e.event_id = retry.event_id
-		  AND (e.status = 'FAILED' OR (e.status = 'PENDING' AND e.next_attempt_at IS NOT NULL))
-		RETURNING 1
-	)
-	SELECT acme_outbox.record_action('retry', jsonb_build_object('event_id', event_id),
-									 (SELECT count(*) FROM retried))
+DECLARE
+	retried bigint;
+BEGIN
+	UPDATE acme_outbox.outbox_entry e
+	SET status = 'PENDING', next_attempt_at = clock_timestamp(), hold_reason = 'RETRY',
+		attempts = 0, holds = 0, failed_at = NULL
+	WHERE e.event_id = retry.event_id
+	  AND (e.status = 'FAILED' OR (e.status = 'PENDING' AND e.next_attempt_at IS NOT NULL));
+	GET DIAGNOSTICS retried = ROW_COUNT;
+	IF retried = 0 THEN
+		PERFORM acme_outbox.tell_unchanged(event_id);
+	END IF;
+	RETURN acme_outbox.record_action('retry', jsonb_build_object('event_id', event_id), retried);
+END
 $$;
 COMMENT ON FUNCTION acme_outbox.retry(uuid) IS
 	'send a failed or waiting entry again now; returns the number of entries changed';
+
+/*
+ * failed_entries(origin, topic, event_name, max_rows) returns setof (origin, id)
+ *
+ *	 FAILED entries, oldest failure first, locked; NULL filters match all, entries locked
+ *	 by someone are left out.
+ */
+CREATE FUNCTION acme_outbox.failed_entries(origin text, topic text, event_name text, max_rows integer)
+RETURNS TABLE (entry_origin text, entry_id bigint)
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT e.origin, e.id
+	FROM acme_outbox.outbox_entry e
+	WHERE e.failed_at IS NOT NULL AND e.status = 'FAILED'
+	  AND (failed_entries.origin IS NULL OR e.origin = failed_entries.origin)
+	  AND (failed_entries.topic IS NULL OR e.topic = failed_entries.topic)
+	  AND (failed_entries.event_name IS NULL OR e.event_name = failed_entries.event_name)
+	ORDER BY e.failed_at
+	LIMIT max_rows
+	FOR NO KEY UPDATE SKIP LOCKED
+$$;
+COMMENT ON FUNCTION acme_outbox.failed_entries(text, text, text, integer) IS
+	'failed entries that match, locked';
 
 /*
  * retry_failed(origin, topic, event_name, max_rows, dry_run) returns bigint
  *
  *	 Sends FAILED entries again, oldest failure first.  NULL filters match all.
  *	 max_rows  entries at most; dry_run  count only, change nothing
+ *	 Result: their number; 0: a NOTICE says why.
  *	 Safe to repeat.  Entries locked by someone are left out.
  */
 CREATE FUNCTION acme_outbox.retry_failed(origin text DEFAULT NULL, topic text DEFAULT NULL,
 	event_name text DEFAULT NULL, max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false)
 RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-	WITH failed AS (
-		SELECT e.origin, e.id
-		FROM acme_outbox.outbox_entry e
-		WHERE e.failed_at IS NOT NULL AND e.status = 'FAILED'
-		  AND (retry_failed.origin IS NULL OR e.origin = retry_failed.origin)
-		  AND (retry_failed.topic IS NULL OR e.topic = retry_failed.topic)
-		  AND (retry_failed.event_name IS NULL OR e.event_name = retry_failed.event_name)
-		ORDER BY e.failed_at
-		LIMIT max_rows
-		FOR NO KEY UPDATE SKIP LOCKED
-	), retried AS (
+DECLARE
+	retried bigint;
+BEGIN
+	IF dry_run THEN
+		SELECT count(*) INTO retried
+			FROM acme_outbox.failed_entries(origin, topic, event_name, max_rows);
+	ELSE
 		UPDATE acme_outbox.outbox_entry e
 		SET status = 'PENDING', next_attempt_at = clock_timestamp(), hold_reason = 'RETRY',
 			attempts = 0, holds = 0, failed_at = NULL
-		FROM failed f
-		WHERE e.origin = f.origin AND e.id = f.id AND NOT dry_run
-		RETURNING 1
-	)
-	SELECT CASE WHEN dry_run THEN (SELECT count(*) FROM failed)
-		ELSE acme_outbox.record_action('retry_failed',
-			jsonb_build_object('origin', origin, 'topic', topic, 'event_name', event_name,
-							   'max_rows', max_rows),
-			(SELECT count(*) FROM retried)) END
+		FROM acme_outbox.failed_entries(retry_failed.origin, retry_failed.topic,
+										retry_failed.event_name, max_rows) f
+		WHERE e.origin = f.entry_origin AND e.id = f.entry_id;
+		GET DIAGNOSTICS retried = ROW_COUNT;
+	END IF;
+	IF retried = 0 THEN
+		PERFORM acme_outbox.tell_none_failed(origin, topic, event_name);
+	END IF;
+	IF dry_run THEN
+		RETURN retried;
+	END IF;
+	RETURN acme_outbox.record_action('retry_failed',
+		jsonb_build_object('origin', origin, 'topic', topic, 'event_name', event_name,
+						   'max_rows', max_rows), retried);
+END
 $$;
 COMMENT ON FUNCTION acme_outbox.retry_failed(text, text, text, integer, boolean) IS
 	'send failed entries again; returns their number';
@@ -119,7 +223,7 @@ COMMENT ON FUNCTION acme_outbox.adopt() IS
  */
 CREATE FUNCTION acme_outbox.verify()
 RETURNS TABLE (origin text, problem text, entries bigint, sample bigint[])
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 	WITH position AS (
 		SELECT DISTINCT ON (c.origin) c.*
@@ -131,6 +235,7 @@ AS $$
 		SELECT b.origin, b.message_key,
 			coalesce(bool_or(b.status = 'PUBLISHING'
 				OR (b.status = 'FAILED' AND b.next_attempt_at = 'infinity' AND b.failed_at IS NOT NULL)
+				OR (b.status = 'PENDING' AND b.hold_reason = 'PAUSED')
 				OR (b.status = 'PENDING' AND b.next_attempt_at < 'infinity'
 					AND (b.hold_reason IS DISTINCT FROM 'SCHEDULED'
 						 OR b.next_attempt_at <= clock_timestamp()))), false) AS all_wait,
@@ -149,7 +254,10 @@ AS $$
 			THEN 'PENDING, and the cursor has passed it'
 			WHEN e.status = 'PENDING' AND e.next_attempt_at = 'infinity'
 				 AND (e.hold_reason IS DISTINCT FROM 'KEY' OR e.message_key IS NULL)
-			THEN 'waiting for ever, and not for its key'
+				 AND NOT (e.hold_reason = 'PAUSED' AND EXISTS (
+					SELECT FROM acme_outbox.outbox_pause u
+					WHERE u.origin = e.origin AND u.topic = e.topic))
+			THEN 'waiting for ever, and neither for its key nor paused'
 			WHEN e.status = 'PENDING' AND e.hold_reason = 'KEY' AND e.next_attempt_at = 'infinity'
 				 AND NOT (h.all_wait OR coalesce(h.untouched < e.id, false))
 			THEN 'held by its key, which nothing else holds'

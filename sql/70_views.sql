@@ -297,7 +297,7 @@ SELECT w.origin, w.event_id, w.id, w.topic, w.routing_key, w.message_key,
 			WHEN 'UNROUTABLE' THEN 'See last_error; declare the exchange, bind a queue or grant write: it is then sent by itself.'
 			WHEN 'NACKED' THEN 'Look at the queues'' length limits and at the broker''s alarms.'
 			WHEN 'KEY' THEN 'Of the same origin and message_key, look at the lowest id that is PENDING, PUBLISHING or FAILED in acme_outbox.outbox.'
-			WHEN 'PAUSED' THEN 'Resume the topic.'
+			WHEN 'PAUSED' THEN 'SELECT acme_outbox.resume(origin, topic)'
 			ELSE CASE WHEN w.attempts > 0
 				 THEN 'See last_error; it is tried again at next_attempt_at until it is FAILED.'
 				 ELSE 'See whether a relay is active in acme_outbox.outbox_backlog.' END
@@ -329,6 +329,15 @@ SELECT b.origin, NULL::uuid, NULL::bigint, NULL, NULL, NULL, 'PENDING', NULL,
 	   'Start a relay for the origin; if it is a login''s name, acme_outbox.origin is not set for that role.'
 FROM acme_outbox.backlog() b
 WHERE b.pending > 0 AND NOT b.relay_active
+UNION ALL
+SELECT b.origin, NULL::uuid, NULL::bigint, NULL, NULL, NULL, 'PENDING', 'PAUSED',
+	   'Unsent entries: ' || b.pending || ', and the origin was paused by ' || p.paused_by
+	   || coalesce(': ' || p.why, '.'),
+	   p.paused_at, b.next_due, NULL, NULL, NULL, NULL,
+	   'SELECT acme_outbox.resume(origin)'
+FROM acme_outbox.outbox_pause p
+JOIN acme_outbox.backlog() b ON b.origin = p.origin
+WHERE p.topic IS NULL AND b.pending > 0
 $$;
 COMMENT ON FUNCTION acme_outbox.stuck() IS 'what the view outbox_stuck shows';
 

@@ -71,13 +71,32 @@ AS $$
 		('monitor', 'metrics_text'),
 		('monitor', 'consumed'),
 		('monitor', 'worker_slots'),
-		('monitor', 'worker_preloaded')
+		('monitor', 'worker_preloaded'),
+		('operator', 'contract_version'),
+		('operator', 'retry'),
+		('operator', 'retry_failed'),
+		('operator', 'cancel'),
+		('operator', 'pause'),
+		('operator', 'resume'),
+		('operator', 'republish'),
+		('operator', 'archive'),
+		('operator', 'verify'),
+		('operator', 'backlog'),
+		('operator', 'stuck'),
+		('operator', 'replay_parked'),
+		('operator', 'replay_parked_where'),
+		('operator', 'discard_parked'),
+		('operator', 'parked_rows'),
+		('operator', 'parked_counts'),
+		('operator', 'worker_slots'),
+		('operator', 'worker_preloaded')
 	) AS f (kind, name)
 	JOIN pg_proc p ON p.proname = f.name
 		AND p.pronamespace = 'acme_outbox'::regnamespace
 	UNION ALL
 	SELECT k.kind, 'USAGE', 'SCHEMA acme_outbox'
-	FROM (VALUES ('publisher'), ('relay'), ('consumer'), ('owner'), ('monitor'))
+	FROM (VALUES ('publisher'), ('relay'), ('consumer'), ('owner'), ('monitor'),
+				 ('operator'))
 		AS k (kind)
 	UNION ALL
 	VALUES ('relay', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
@@ -85,11 +104,20 @@ AS $$
 		('monitor', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
 		('monitor', 'SELECT', 'TABLE acme_outbox.parked_open'),
 		('monitor', 'SELECT', 'TABLE acme_outbox.consumed_versions'),
-		('monitor', 'SELECT', 'TABLE acme_outbox.worker_status')
+		('monitor', 'SELECT', 'TABLE acme_outbox.worker_status'),
+		('operator', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
+		('operator', 'SELECT', 'TABLE acme_outbox.outbox_stuck'),
+		('operator', 'SELECT', 'TABLE acme_outbox.outbox_failed'),
+		('operator', 'SELECT', 'TABLE acme_outbox.outbox_pause'),
+		('operator', 'SELECT', 'TABLE acme_outbox.operator_action'),
+		('operator', 'SELECT', 'TABLE acme_outbox.parked_open'),
+		('operator', 'SELECT', 'TABLE acme_outbox.worker_status'),
+		-- all but the payload and the headers
+		('operator', 'SELECT (origin, id, event_id, status, hold_reason, entry_type, event_name, topic, routing_key, message_key, tenant_id, trace_id, traceparent, created_at, next_attempt_at, published_at, failed_at, attempts, holds, lanes_done, redacted, claim_id, claimed_by, claimed_at, last_error)', 'TABLE acme_outbox.outbox')
 $$;
 ALTER FUNCTION acme_outbox.privilege_matrix() STABLE;
 COMMENT ON FUNCTION acme_outbox.privilege_matrix() IS
-	'what grant_publisher, grant_relay, grant_consumer and grant_monitor give';
+	'what grant_publisher, grant_relay, grant_consumer, grant_monitor and grant_operator give';
 
 CREATE FUNCTION acme_outbox.apply_privileges(role_name name, wanted_kind text, granting boolean)
 RETURNS void
@@ -147,7 +175,9 @@ AS $$
 						  WHERE i.owner = held_kinds.role_name AND i.tenancy = 'required')
 			 THEN 'owner' END,
 		CASE WHEN acme_outbox.granted_directly(role_name, 'acme_outbox.parked_counts()')
-			 THEN 'monitor' END], NULL)
+			 THEN 'monitor' END,
+		CASE WHEN acme_outbox.granted_directly(role_name, 'acme_outbox.stuck()')
+			 THEN 'operator' END], NULL)
 $$;
 COMMENT ON FUNCTION acme_outbox.held_kinds(name) IS
 	'kinds of the privilege matrix that a role has';
@@ -321,6 +351,24 @@ CREATE FUNCTION acme_outbox.revoke_monitor(role_name name) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT acme_outbox.revoke_kind(role_name, 'monitor') $$;
 COMMENT ON FUNCTION acme_outbox.revoke_monitor(name) IS 'take the right to watch back';
+
+/*
+ * grant_operator(role_name), revoke_operator(role_name)
+ *
+ *	 Lets a role mend what does not go on: see it with its error texts, retry, cancel,
+ *	 pause, republish and archive, replay and discard what was parked.  No payload or
+ *	 headers, and no change of a table by hand.
+ *	 Errors: 42704 unknown role.  Safe to repeat.
+ */
+CREATE FUNCTION acme_outbox.grant_operator(role_name name) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT acme_outbox.apply_privileges(role_name, 'operator', true) $$;
+COMMENT ON FUNCTION acme_outbox.grant_operator(name) IS 'let a role call what operators call';
+
+CREATE FUNCTION acme_outbox.revoke_operator(role_name name) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT acme_outbox.revoke_kind(role_name, 'operator') $$;
+COMMENT ON FUNCTION acme_outbox.revoke_operator(name) IS 'take what operators call back';
 
 REVOKE ALL ON TABLE acme_outbox.consumer_grant FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA acme_outbox FROM PUBLIC;

@@ -6,6 +6,7 @@ SELECT pg_catalog.pg_extension_config_dump('acme_outbox.outbox_entry', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.outbox_entry_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.topic_policy', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.redaction_rule', '');
+SELECT pg_catalog.pg_extension_config_dump('acme_outbox.outbox_pause', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.installation', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.relay_grant', '');
 SELECT pg_catalog.pg_extension_config_dump('acme_outbox.operator_action', '');

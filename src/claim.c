@@ -13,31 +13,24 @@
  * hardens every asynchronously committed publisher whose row was visible in S,
  * before its event leaves.
  *
- * The origin's lock is an entry of the lock table, not a row lock, so that a claim
- * that finds nothing assigns no xid and writes no WAL.
+ * The steps are in files of their own: origin_lock.c, takeover.c, the lanes (lanes.c,
+ * lane_due.c), what becomes of their rows (offer.c), and what is written (claim_mark.c).
  */
 #include "acme_outbox.h"
 
 #include "access/xact.h"
-#include "catalog/namespace.h"
-#include "catalog/pg_type.h"
 #include "claim.h"
 #include "commands/async.h"
 #include "duties.h"
-#include "entry_update.h"
+#include "executor/spi.h"
 #include "funcapi.h"
 #include "guc.h"
-#include "lease.h"
 #include "miscadmin.h"
-#include "plans.h"
-#include "storage/lock.h"
-#include "storage/proc.h"
-#include "storage/sinvaladt.h"
+#include "origin_lock.h"
 #include "takeover.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 #include "wake.h"
 
@@ -54,144 +47,6 @@ PG_FUNCTION_INFO_V1(acme_outbox_claim_failed);
 
 /* how often an idle relay looks for keys that missed their wake-up */
 #define SWEEP_INTERVAL_US (10 * USECS_PER_SEC)
-
-/* objsubid of our lock tags; 1 and 2 are the advisory lock functions' */
-#define ORIGIN_LOCK_SUBID 3
-
-static KeptPlan origin_plan = {
-	"SELECT origin_no FROM acme_outbox.outbox_origin WHERE origin = $1",
-	1, {TEXTOID}
-};
-
-/* only a transaction that is older than the takeover */
-static KeptPlan end_holder_plan = {
-	"SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a, acme_outbox.relay_lease l"
-	" WHERE a.pid = $1 AND l.epoch = $2 AND a.xact_start < l.acquired_at",
-	2, {INT4OID, INT8OID}
-};
-
-static KeptPlan lock_plan = {
-	"SELECT 1 FROM acme_outbox.outbox_entry WHERE ctid = $1 FOR NO KEY UPDATE SKIP LOCKED",
-	1, {TIDOID}
-};
-
-#define MARK_ENTRIES(next_attempt_at) \
-	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHING', claim_id = $2," \
-	" next_attempt_at = " next_attempt_at ", hold_reason = NULL" \
-	" WHERE ctid = ANY ($1) AND status = "
-#define MARK_TYPES {TIDARRAYOID, INT8OID}
-
-static KeptPlan mark_pending_plan = {
-	MARK_ENTRIES("NULL") "'PENDING'", 2, MARK_TYPES
-};
-
-/* One that blocks its key goes on doing so while its copy is under way. */
-static KeptPlan mark_failed_plan = {
-	MARK_ENTRIES("CASE WHEN next_attempt_at = 'infinity' THEN next_attempt_at END")
-	"'FAILED'", 2, MARK_TYPES
-};
-
-static KeptPlan hold_plan = {
-	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = 'infinity', hold_reason = 'KEY'"
-	" WHERE ctid = ANY ($1) AND status = 'PENDING' RETURNING id",
-	1, {TIDARRAYOID}
-};
-
-static KeptPlan claim_row_plan = {
-	"INSERT INTO acme_outbox.outbox_claim (claim_id, origin, epoch, claimed_by, claimed_at, ids)"
-	" VALUES ($1, $2, $3, $4, clock_timestamp(), $5)",
-	5, {INT8OID, TEXTOID, INT8OID, TEXTOID, INT8ARRAYOID}
-};
-
-/* ---- rows offered by the lanes ---- */
-
-void
-row_list_init(RowList *list, int room)
-{
-	list->room = Max(room, 1);
-	list->count = 0;
-	list->tids = palloc(sizeof(ItemPointerData) * list->room);
-	list->ids = palloc(sizeof(int64) * list->room);
-}
-
-static void
-row_list_add_row(RowList *list, ItemPointer tid, int64 id)
-{
-	if (list->count == list->room)
-	{
-		list->room *= 2;
-		list->tids = repalloc(list->tids, sizeof(ItemPointerData) * list->room);
-		list->ids = repalloc(list->ids, sizeof(int64) * list->room);
-	}
-	list->tids[list->count] = *tid;
-	list->ids[list->count++] = id;
-}
-
-void
-row_list_add(RowList *list, TupleTableSlot *slot)
-{
-	row_list_add_row(list, &slot->tts_tid, entry_int64(slot, ENTRY_ID));
-}
-
-static bool
-row_list_contains(const RowList *list, int64 id)
-{
-	int			i;
-
-	for (i = 0; i < list->count; i++)
-		if (list->ids[i] == id)
-			return true;
-	return false;
-}
-
-bool
-claim_is_full(const Claim *claim)
-{
-	return claim->rows_left == 0 || claim->bytes_left <= 0 || claim->holds_left == 0;
-}
-
-/* Only a row whose header is not clean costs an attempt to lock it. */
-static bool
-is_locked(TupleTableSlot *slot)
-{
-	Datum		tid = PointerGetDatum(&slot->tts_tid);
-
-	return entry_maybe_locked(slot) &&
-		plan_run(&lock_plan, &tid, NULL, SPI_OK_SELECT) == 0;
-}
-
-static Offer
-hold_back(Claim *claim, TupleTableSlot *slot)
-{
-	if (claim->holds_left == 0)
-		return OFFER_NO_ROOM;
-	if (is_locked(slot))
-		return OFFER_LOCKED;
-	row_list_add(&claim->held, slot);
-	claim->holds_left--;
-	return OFFER_HELD;
-}
-
-/* At least one row is taken, however large. */
-Offer
-claim_offer(Claim *claim, TupleTableSlot *slot, bool must_wait)
-{
-	int64		bytes;
-
-	if (must_wait)
-		return hold_back(claim, slot);
-	bytes = (int64) entry_bytes(slot);
-	if (claim->rows_left == 0 ||
-		(bytes > claim->bytes_left && claim->taken.count > 0))
-		return OFFER_NO_ROOM;
-	if (is_locked(slot))
-		return OFFER_LOCKED;
-	row_list_add(&claim->taken, slot);
-	handout_add(&claim->handout, slot);
-	claim->rows_left--;
-	claim->bytes_left -= bytes;
-	return OFFER_TAKEN;
-}
 
 /* ---- before the lanes ---- */
 
@@ -223,68 +78,6 @@ check_transaction(void)
 								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
-static bool
-origin_tag(const char *origin, LOCKTAG *tag)
-{
-	Datum		arg = CStringGetTextDatum(origin);
-	bool		isnull;
-	Oid			relation;
-	int32		number;
-
-	if (plan_run(&origin_plan, &arg, NULL, SPI_OK_SELECT) == 0)
-		return false;
-	number = DatumGetInt32(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
-										 1, &isnull));
-	relation = get_relname_relid("outbox_origin", get_namespace_oid(ACME_OUTBOX_SCHEMA, false));
-	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, relation, (uint32) number, ORIGIN_LOCK_SUBID);
-	return true;
-}
-
-/*
- * A relay that was frozen, or cut off, in the middle of receiving a claim leaves a
- * session that waits for it to read on, with the origin locked.  When its lease was
- * taken over, that session is ended: nothing it could still do would count.
- */
-static void
-end_old_holder(const LOCKTAG *tag, const Lease *lease)
-{
-	VirtualTransactionId *holders = GetLockConflicts(tag, ExclusiveLock, NULL);
-	PGPROC	   *holder;
-	Datum		args[2];
-
-	if (!VirtualTransactionIdIsValid(holders[0]) ||
-		(holder = BackendIdGetProc(holders[0].backendId)) == NULL)
-		return;
-	args[0] = Int32GetDatum(holder->pid);
-	args[1] = Int64GetDatum(lease->epoch);
-	if (plan_run(&end_holder_plan, args, NULL, SPI_OK_SELECT) > 0)
-		ereport(WARNING,
-				(errmsg("ended session %d, which still held origin \"%s\" after its relay lost the lease",
-						holder->pid, lease->origin)));
-}
-
-/* False: a peer holds it, nothing to do this cycle. */
-static bool
-lock_origin(const char *origin, int64 epoch, Lease *lease)
-{
-	LOCKTAG		tag;
-
-	if (!origin_tag(origin, &tag))
-	{
-		lease_require(origin, epoch, lease);
-		return false;
-	}
-	if (LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL)
-	{
-		lease_require(origin, epoch, lease);
-		return true;
-	}
-	lease_require(origin, epoch, lease);
-	if (lease->takeover_pending)
-		end_old_holder(&tag, lease);
-	return false;
-}
-
 static void
 claim_begin(Claim *claim, const Lease *lease, TupleDesc desc, int max_rows,
 			int64 max_bytes, bool for_dead_letters)
@@ -296,7 +89,9 @@ claim_begin(Claim *claim, const Lease *lease, TupleDesc desc, int max_rows,
 	claim->looks_left = MAX_LOOKS;
 	row_list_init(&claim->taken, max_rows);
 	row_list_init(&claim->held, 16);
+	row_list_init(&claim->held_paused, 16);
 	row_list_init(&claim->skipped, 16);
+	pause_read(lease->origin, &claim->paused);
 	entries_open(&claim->table, lease->origin);
 	handout_begin(&claim->handout, desc, max_rows, for_dead_letters);
 }
@@ -314,127 +109,6 @@ claim_look(Claim *claim, const Lease *lease, const ArrayType *left_open)
 }
 
 /* ---- after the lanes ---- */
-
-static void
-write_claim_row(const Claim *claim, const Lease *lease, const int64 *ids, int n)
-{
-	Datum		args[] = {Int64GetDatum(claim->handout.claim_id),
-		CStringGetTextDatum(lease->origin), Int64GetDatum(lease->epoch),
-	CStringGetTextDatum(lease->relay), PointerGetDatum(int64_array(ids, n))};
-
-	plan_run(&claim_row_plan, args, NULL, SPI_OK_INSERT);
-}
-
-/* The ids that an UPDATE ... RETURNING id returned, sorted. */
-static int64 *
-returned_ids(int *n)
-{
-	int64	   *ids = palloc(sizeof(int64) * Max(SPI_processed, 1));
-	bool		isnull;
-	uint64		i;
-
-	for (i = 0; i < SPI_processed; i++)
-		ids[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
-											 1, &isnull));
-	*n = (int) SPI_processed;
-	qsort(ids, *n, sizeof(int64), int64_compare);
-	return ids;
-}
-
-/*
- * A row that was changed by someone between S and our update was not marked.  The
- * cursor has passed it, so it is remembered and looked at again.
- */
-static void
-remember_missed(Claim *claim, const RowList *wanted, const int64 *got, int n)
-{
-	int			w;
-
-	if (wanted->count == n)
-		return;
-	for (w = 0; w < wanted->count; w++)
-		if (bsearch(&wanted->ids[w], got, n, sizeof(int64), int64_compare) == NULL &&
-			!row_list_contains(&claim->skipped, wanted->ids[w]))
-			row_list_add_row(&claim->skipped, &wanted->tids[w], wanted->ids[w]);
-	claim->cursor_moved = true;
-}
-
-/* Through the executor; returns how many. */
-static int
-mark_by_plan(Claim *claim, KeptPlan *mark)
-{
-	Datum		args[] = {PointerGetDatum(tid_array(claim->taken.tids, claim->taken.count)),
-	Int64GetDatum(claim->handout.claim_id)};
-
-	return (int) plan_run(mark, args, NULL, SPI_OK_UPDATE);
-}
-
-static int
-mark_directly(Claim *claim, EntryUpdate *update)
-{
-	int			marked = 0;
-
-	entry_update_set(update, ENTRY_STATUS, ObjectIdGetDatum(claim->table.status_publishing));
-	entry_update_set(update, ENTRY_CLAIM_ID, Int64GetDatum(claim->handout.claim_id));
-	entry_update_set_null(update, ENTRY_NEXT_ATTEMPT_AT);
-	entry_update_set_null(update, ENTRY_HOLD_REASON);
-	while (marked < claim->taken.count &&
-		   entry_update_row(update, &claim->taken.tids[marked]))
-		marked++;
-	entry_update_end(update);
-	return marked;
-}
-
-/* Marks the taken rows PUBLISHING and returns them, in id order. */
-static void
-mark_taken(Claim *claim, const Lease *lease, KeptPlan *mark, Tuplestorestate *result)
-{
-	RowList    *taken = &claim->taken;
-	EntryUpdate update;
-	int			marked;
-
-	if (taken->count == 0)
-		return;
-	if (mark == &mark_pending_plan && entry_update_begin(&update, &claim->table))
-		marked = mark_directly(claim, &update);
-	else
-		marked = mark_by_plan(claim, mark);
-	if (marked < taken->count)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("entries were changed while they were claimed"),
-				 errdetail("Handing out the others could let one overtake an earlier one of its key."),
-				 errhint("Claim again.")));
-	qsort(taken->ids, taken->count, sizeof(int64), int64_compare);
-	write_claim_row(claim, lease, taken->ids, taken->count);
-	handout_return(&claim->handout, taken->ids, taken->count, result);
-}
-
-static void
-mark_held(Claim *claim)
-{
-	Datum		tids;
-	int64	   *ids;
-	int			n;
-
-	if (claim->held.count == 0)
-		return;
-	tids = PointerGetDatum(tid_array(claim->held.tids, claim->held.count));
-	plan_run(&hold_plan, &tids, NULL, SPI_OK_UPDATE_RETURNING);
-	ids = returned_ids(&n);
-	remember_missed(claim, &claim->held, ids, n);
-}
-
-static void
-move_cursor(Claim *claim, const Lease *lease)
-{
-	if (!claim->cursor_moved && claim->taken.count == 0 && claim->held.count == 0)
-		return;
-	claim->cursor.skipped = claim->skipped.ids;
-	claim->cursor.nskipped = claim->skipped.count;
-	qsort(claim->cursor.skipped, claim->cursor.nskipped, sizeof(int64), int64_compare);
-	cursor_write(lease->origin, &claim->cursor);
-}
 
 static void
 report_full_lists(const Claim *claim, const Lease *lease)
@@ -513,6 +187,16 @@ release_orphans(Claim *claim, const Lease *lease, const ArrayType *left_open)
 	return true;
 }
 
+/* What waits no longer of itself, and is in its key's way from now on: true if any. */
+static bool
+admit(Claim *claim, const char *origin)
+{
+	bool		resumed = pause_let_go(origin, &claim->paused, &claim->table);
+	bool		scheduled = !claim->cursor.is_new && lane_due_admit(claim, origin);
+
+	return resumed || scheduled;
+}
+
 static void
 claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max_bytes)
 {
@@ -522,24 +206,24 @@ claim_pending(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows, int64 max
 	wake_claim_begins(lease->origin);
 	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, max_bytes, false);
 	claim_look(&claim, lease, left_open);
-	if (claim.cursor.has_orphans && !release_orphans(&claim, lease, left_open))
+	if (claim.paused.all ||
+		(claim.cursor.has_orphans && !release_orphans(&claim, lease, left_open)))
 	{
 		entries_close(&claim.table);
 		return;
 	}
-
-	if (!claim.cursor.is_new && lane_due_admit(&claim, lease->origin))
+	if (admit(&claim, lease->origin))
 		claim_look(&claim, lease, left_open);
 
 	/* the old relay's last settle may have woken a key before we held its rows */
 	claim.keys_freed = lease->takeover_pending && ARR_NDIM(left_open) == 0;
 	look_in_lanes(&claim, lease, max_rows);
 
-	mark_taken(&claim, lease, &mark_pending_plan, rsinfo->setResult);
+	claim_mark_taken(&claim, lease, rsinfo->setResult);
 	if (claim.taken.count > 0)
 		wake_claim_found(lease->origin);
-	mark_held(&claim);
-	move_cursor(&claim, lease);
+	claim_mark_held(&claim);
+	claim_move_cursor(&claim, lease);
 	report_full_lists(&claim, lease);
 	wake_freed_keys(&claim, lease);
 	entries_close(&claim.table);
@@ -556,17 +240,18 @@ claim_failed(ReturnSetInfo *rsinfo, const Lease *lease, int max_rows)
 	claim_begin(&claim, lease, rsinfo->setDesc, max_rows, PG_INT64_MAX, true);
 	entries_take_snapshot(&claim.table);
 	entry_scan_begin(&scan, &claim.table, INDEX_FAILED, NULL, 0);
-	while (!claim_is_full(&claim) && entry_scan_next(&scan))
+	while (!claim.paused.all && !claim_is_full(&claim) && entry_scan_next(&scan))
 	{
 		int64		next = entry_int64(scan.slot, ENTRY_NEXT_ATTEMPT_AT);
 
 		if (entry_enum(scan.slot, ENTRY_STATUS) == claim.table.status_failed &&
 			(entry_is_null(scan.slot, ENTRY_NEXT_ATTEMPT_AT) || next <= now ||
-			 next == DT_NOEND))
+			 next == DT_NOEND) &&
+			!pause_holds(&claim.paused, scan.slot))
 			(void) claim_offer(&claim, scan.slot, false);
 	}
 	entry_scan_end(&scan);
-	mark_taken(&claim, lease, &mark_failed_plan, rsinfo->setResult);
+	claim_mark_taken(&claim, lease, rsinfo->setResult);
 	entries_close(&claim.table);
 }
 
@@ -583,7 +268,7 @@ enter(FunctionCallInfo fcinfo, int max_rows, int64 max_bytes, Lease *lease)
 	InitMaterializedSRF(fcinfo, 0);
 	SPI_connect();
 	lease_check_grant(origin);
-	return lock_origin(origin, PG_GETARG_INT64(1), lease);
+	return origin_lock(origin, PG_GETARG_INT64(1), lease);
 }
 
 Datum

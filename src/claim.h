@@ -9,6 +9,8 @@
 #include "entries.h"
 #include "handout.h"
 #include "keyorder.h"
+#include "lease.h"
+#include "pause.h"
 
 typedef struct RowList
 {
@@ -32,6 +34,7 @@ typedef struct Claim
 {
 	EntryTable	table;
 	XidSet	   *now;			/* the snapshot S as xids */
+	Paused		paused;
 	Cursor		cursor;
 	Cursor		start;			/* the cursor as it was read */
 	bool		cursor_moved;
@@ -47,6 +50,7 @@ typedef struct Claim
 	RowList		taken;			/* become PUBLISHING */
 	Handout		handout;		/* the same, as they are returned */
 	RowList		held;			/* wait for their key */
+	RowList		held_paused;	/* wait until their topic is resumed */
 	RowList		skipped;		/* locked; remembered in the cursor */
 } Claim;
 
@@ -61,6 +65,8 @@ typedef enum Offer
 
 extern void row_list_init(RowList *list, int room);
 extern void row_list_add(RowList *list, TupleTableSlot *slot);
+extern void row_list_add_row(RowList *list, ItemPointer tid, int64 id);
+extern bool row_list_contains(const RowList *list, int64 id);
 
 extern bool claim_is_full(const Claim *claim);
 extern Offer claim_offer(Claim *claim, TupleTableSlot *slot, bool must_wait);
@@ -72,5 +78,9 @@ extern void lane_due(Claim *claim, int max_rows);
 extern void lane_due_end(Claim *claim);
 extern bool lane_late(Claim *claim);
 extern void lane_fresh(Claim *claim);
+
+extern void claim_mark_taken(Claim *claim, const Lease *lease, Tuplestorestate *result);
+extern void claim_mark_held(Claim *claim);
+extern void claim_move_cursor(Claim *claim, const Lease *lease);
 
 #endif							/* ACME_OUTBOX_CLAIM_H */

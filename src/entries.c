@@ -113,6 +113,7 @@ entries_open(EntryTable *table, const char *origin)
 	table->status_failed = entries_enum_value("entry_status", "FAILED");
 	table->hold_key = entries_enum_value("hold_reason", "KEY");
 	table->hold_scheduled = entries_enum_value("hold_reason", "SCHEDULED");
+	table->hold_paused = entries_enum_value("hold_reason", "PAUSED");
 }
 
 /* A new snapshot that also sees what this transaction did so far. */

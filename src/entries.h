@@ -44,6 +44,7 @@ typedef struct EntryTable
 	Oid			status_failed;
 	Oid			hold_key;
 	Oid			hold_scheduled;
+	Oid			hold_paused;
 } EntryTable;
 
 /* column of the index, operator, value; the origin's equality is implied */

@@ -117,6 +117,48 @@ SELECT * FROM acme_outbox.relay_acquire('priv-a', 'x'); -- fail
 SELECT * FROM acme_outbox.outbox_backlog; -- fail
 SELECT * FROM acme_outbox.worker_status; -- fail
 
+\echo -- the operator, logged in: sees and calls, without payloads, and changes no table
+\c :database :me
+CREATE ROLE outbox_test_operator LOGIN;
+GRANT USAGE ON SCHEMA t TO outbox_test_operator;
+SELECT acme_outbox.grant_operator('outbox_test_operator');
+\c :database outbox_test_operator
+\set VERBOSITY terse
+SET client_min_messages = error;
+SELECT count(*) > 0 FROM acme_outbox.outbox_backlog; -- ok
+SELECT count(*) >= 0 FROM acme_outbox.outbox_stuck; -- ok
+SELECT count(last_error) FROM acme_outbox.outbox_failed; -- ok
+SELECT count(*) >= 0 FROM acme_outbox.parked_open; -- ok
+SELECT event_name, status, claimed_by, last_error FROM acme_outbox.outbox WHERE origin = 'priv-a' LIMIT 1; -- ok
+SELECT payload FROM acme_outbox.outbox; -- fail
+SELECT headers FROM acme_outbox.outbox; -- fail
+SELECT * FROM acme_outbox.outbox; -- fail
+SELECT count(*) FROM acme_outbox.verify() WHERE origin LIKE 'priv-%'; -- ok
+SELECT acme_outbox.retry('0190a5d0-0000-7000-8000-0000000000ff'); -- ok
+SELECT acme_outbox.retry_failed('priv-a'); -- ok
+SELECT acme_outbox.cancel('0190a5d0-0000-7000-8000-0000000000ff', 'test'); -- ok
+SELECT acme_outbox.pause('priv-a', 'orders'), acme_outbox.resume('priv-a'); -- ok
+SELECT acme_outbox.republish('0190a5d0-0000-7000-8000-0000000000ff'); -- ok
+SELECT acme_outbox.archive('priv-a'); -- ok
+SELECT count(*) FROM acme_outbox.replay_parked_where('acme_outbox', 'nobody'); -- ok
+SELECT action FROM acme_outbox.operator_action WHERE actor = 'outbox_test_operator' ORDER BY id; -- ok
+SELECT payload FROM acme_outbox.outbox_entry; -- fail
+UPDATE acme_outbox.outbox_entry SET status = 'PENDING'; -- fail
+DELETE FROM acme_outbox.outbox_pause; -- fail
+INSERT INTO acme_outbox.operator_action (action, detail, affected) VALUES ('x', '{}', 1); -- fail
+SELECT acme_outbox.record_action('x', '{}', 1); -- fail
+SELECT * FROM acme_outbox.peek(); -- fail
+SELECT acme_outbox.redact_event('UserInvited', 'payload.token'); -- fail
+SELECT acme_outbox.adopt(); -- fail
+SELECT * FROM acme_outbox.claim('priv-a', 1, 1, 1); -- fail
+SELECT acme_outbox.publish('orders', 'p1', 'A', 'OrderPlaced', '{}'); -- fail
+\c :database :me
+SELECT acme_outbox.grant_monitor('outbox_test_operator'), acme_outbox.revoke_operator('outbox_test_operator');
+SELECT acme_outbox.held_kinds('outbox_test_operator'), t.rights('outbox_test_operator') LIKE '%SELECT outbox_backlog%', t.rights('outbox_test_operator') LIKE '%retry%';
+SELECT acme_outbox.revoke_monitor('outbox_test_operator'), t.rights('outbox_test_operator');
+REVOKE USAGE ON SCHEMA t FROM outbox_test_operator;
+DROP ROLE outbox_test_operator;
+
 \echo -- a member of a group that relays priv-a: by inheritance; without it, by SET ROLE
 \c :database outbox_test_member
 \set VERBOSITY terse
