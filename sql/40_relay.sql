@@ -1,7 +1,9 @@
 /*
  * The relay's contract (docs/contract.md; design sections 4-6).  SECURITY DEFINER with
  * a check of relay_grant inside.  claim and settle pin the planner settings that could
- * touch how they find rows by ctid.
+ * touch how they find rows by ctid.  They wait for a row's lock for less than
+ * deadlock_timeout: should they and somebody's UPDATE of several entries wait for each
+ * other, it is the relay that tries again.
  */
 
 CREATE TYPE acme_outbox.claimed_entry AS (
@@ -86,7 +88,7 @@ RETURNS SETOF acme_outbox.claimed_entry
 LANGUAGE C VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
-SET lock_timeout = '2s'
+SET lock_timeout = '500ms'
 AS 'MODULE_PATHNAME', 'acme_outbox_claim';
 COMMENT ON FUNCTION acme_outbox.claim(text, bigint, integer, bigint) IS
 	'hand out the next entries of an origin; commit, then send';
@@ -103,7 +105,7 @@ RETURNS SETOF acme_outbox.claimed_entry
 LANGUAGE C VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
-SET lock_timeout = '2s'
+SET lock_timeout = '500ms'
 AS 'MODULE_PATHNAME', 'acme_outbox_claim_failed';
 COMMENT ON FUNCTION acme_outbox.claim_failed(text, bigint, integer) IS
 	'hand out failed entries for a dead-letter copy';
@@ -125,7 +127,7 @@ RETURNS TABLE (id bigint, expected text, found text)
 LANGUAGE C VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_tidscan = on SET jit = off
-SET lock_timeout = '2s'
+SET lock_timeout = '500ms'
 AS 'MODULE_PATHNAME', 'acme_outbox_settle';
 COMMENT ON FUNCTION acme_outbox.settle(bigint, bigint, bigint[], acme_outbox.settle_outcome[], smallint[], text[]) IS
 	'record what the broker did with entries of a claim';

@@ -56,8 +56,8 @@ COMMENT ON FUNCTION acme_outbox.reap() IS
  *		P 1, P 2.2, G 6, G 7.4.
  *
  * Settings: retention_published, retention_actions, retention_processed,
- * retention_attempts, retention_tombstones (0: for ever); duty_batch_rows times ten bounds one call, per
- * origin and inbox; duty_lock_timeout its waits.
+ * retention_attempts, retention_tombstones (0: for ever); duty_batch_rows times ten bounds
+ * one call, per origin and inbox; duty_lock_timeout its waits.
  * Returns a row each for published, actions, cursors, processed, attempts, keys and
  * tombstones.
  * result: as reap().

@@ -7,7 +7,8 @@
  *
  * Behind two of them is a function, for its settings: the planner is left nothing
  * but the indexes, and does not compile for seconds what runs for milliseconds.
- * OFFSET 0 keeps a subquery from being joined the other way round.  Whoever may read such a view needs EXECUTE on its function, too.
+ * OFFSET 0 keeps a subquery from being joined the other way round.  Whoever may read such
+ * a view needs EXECUTE on its function, too.
  */
 
 CREATE VIEW acme_outbox.outbox AS

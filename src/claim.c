@@ -277,7 +277,8 @@ acme_outbox_claim(PG_FUNCTION_ARGS)
 	Lease		lease;
 
 	if (enter(fcinfo, PG_GETARG_INT32(2), PG_GETARG_INT64(3), &lease))
-		claim_pending((ReturnSetInfo *) fcinfo->resultinfo, &lease, PG_GETARG_INT32(2), PG_GETARG_INT64(3));
+		claim_pending((ReturnSetInfo *) fcinfo->resultinfo, &lease, PG_GETARG_INT32(2),
+					  PG_GETARG_INT64(3));
 	SPI_finish();
 	PG_RETURN_NULL();
 }
