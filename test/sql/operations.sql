@@ -58,6 +58,8 @@ SELECT count(*) FROM acme_outbox.peek(origin => 'nobody');
 SELECT t.drain('ops');
 
 \echo nothing changed: a notice says why, and what to do
+-- entries of other tests
+DELETE FROM acme_outbox.outbox_entry WHERE failed_at IS NOT NULL;
 SET client_min_messages = notice;
 SET acme_outbox.max_attempts = 1;
 SELECT t.pub('N', 'n-failed'), t.pub('O', 'n-published'), t.pub('O', 'n-flying'), t.claim('ops');
@@ -128,7 +130,7 @@ SELECT count(*) FROM acme_outbox.outbox_pause;
 SET acme_outbox.max_attempts = 1;
 SELECT t.pub('P', 'failed'), t.claim('ops'), t.settle('ops', '*', 'REJECTED'), acme_outbox.pause('ops', why => 'move'), t.pub('P', 'later'), acme_outbox.pause('ops', 'orders');
 SELECT t.claim('ops'), (SELECT count(*) FROM acme_outbox.claim_failed('ops', t.epoch('ops'), 10)), t.verify('ops');
-SELECT why, hint FROM acme_outbox.outbox_stuck WHERE origin = 'ops' AND id IS NULL;
+SELECT why, hint FROM acme_outbox.outbox_stuck WHERE origin = 'ops' AND id IS NULL AND hold_reason = 'PAUSED';
 SET client_min_messages = notice;
 SELECT acme_outbox.resume('ops', 'slow');
 SELECT acme_outbox.pause('opss'), acme_outbox.resume('opss'), acme_outbox.resume('opss');
