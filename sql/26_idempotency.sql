@@ -90,7 +90,8 @@ SELECT acme_outbox.create_idempotency_table('acme_outbox', 'none');
  *	           bypass     run it: it has no key
  *	 execution  of execute: pass it to complete and abandon in another transaction
  *
- *	 Errors: OX301 arguments; OX207; 40001 at REPEATABLE READ.  Safe to repeat.
+ *	 Errors: OX301 arguments; OX201 no such table; OX207; 40001 at REPEATABLE READ.
+ *	 Safe to repeat.
  */
 CREATE FUNCTION acme_outbox.idempotency_begin(endpoint text, key text, request text,
 	ttl interval DEFAULT '24 hours', in_flight_ttl interval DEFAULT '60 seconds',
@@ -144,7 +145,7 @@ COMMENT ON FUNCTION acme_outbox.idempotency_begin(text, text, jsonb, interval, i
  *	                           of its own once the request was begun a second time
  *
  *	 Errors: OX301 arguments; OX302 not in flight; OX303 another execution began;
- *	 OX207.
+ *	 OX201; OX207.
  *	 Safe to repeat: the same response again is no error.
  */
 CREATE FUNCTION acme_outbox.idempotency_complete(endpoint text, key text, status integer,
@@ -177,7 +178,7 @@ COMMENT ON FUNCTION acme_outbox.idempotency_complete(text, text, integer, text, 
  *	 Gives a request up that was begun in another transaction: it may be executed again
  *	 at once.  A rollback of the transaction that began it does the same.
  *	 Returns false where this execution is not in flight.
- *	 Errors: OX301 arguments; OX207.  Safe to repeat.
+ *	 Errors: OX301 arguments; OX201; OX207.  Safe to repeat.
  */
 CREATE FUNCTION acme_outbox.idempotency_abandon(endpoint text, key text,
 	tenant_id text DEFAULT NULL, execution uuid DEFAULT NULL)
