@@ -235,6 +235,11 @@ method_is_expected(amqp_method_number_t id)
 		case AMQP_BASIC_ACK_METHOD:
 		case AMQP_BASIC_NACK_METHOD:
 		case AMQP_BASIC_RETURN_METHOD:
+		case AMQP_BASIC_QOS_OK_METHOD:
+		case AMQP_BASIC_CONSUME_OK_METHOD:
+		case AMQP_BASIC_CANCEL_METHOD:
+		case AMQP_BASIC_CANCEL_OK_METHOD:
+		case AMQP_BASIC_DELIVER_METHOD:
 			return true;
 		default:
 			return false;

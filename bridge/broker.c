@@ -855,7 +855,7 @@ broker_close(struct broker *b, msec_t now)
 {
 	amqp_connection_close_t close = {
 		.reply_code = AMQP_REPLY_SUCCESS,
-		.reply_text = bytes_of("relay stopped"),
+		.reply_text = bytes_of("bridge stopped"),
 	};
 
 	b->wants_connection = false;
@@ -868,5 +868,5 @@ broker_close(struct broker *b, msec_t now)
 		broker_flush(b);
 	}
 	else if (b->state != BROKER_CLOSING)
-		broker_drop(b, 0, "relay stopped", "");
+		broker_drop(b, 0, "bridge stopped", "");
 }

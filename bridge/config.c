@@ -76,6 +76,12 @@ static const struct setting_rule rules[SETTINGS] = {
 	[SET_RELAY_NAME] = {"relay-name", FOR_RELAY, TYPE_TEXT, NULL, 1, 128, NULL, false,
 		false, NULL,
 	"begin of this process's name in the lease; default: the host's name"},
+	[SET_CONSUMER] = {"consumer", FOR_CONSUME, TYPE_TEXT, NULL, 1, 255, NULL,
+		false, false, NULL,
+	"the name under which the inbox remembers what was processed (required)"},
+	[SET_HANDLER] = {"handler", FOR_CONSUME, TYPE_TEXT, NULL, 1, 255, NULL,
+		false, false, NULL,
+	"schema.function that handles a message (required)"},
 	[SET_DSN] = {"dsn", FOR_DATABASE, TYPE_TEXT, NULL, 0, 4000, NULL, false, true, NULL,
 	"PostgreSQL connection string; default: libpq's PG* variables"},
 	[SET_BROKER_URI] = {"broker-uri", FOR_ALL, TYPE_TEXT, "amqp://localhost", 0, 2000,
@@ -105,11 +111,11 @@ static const struct setting_rule rules[SETTINGS] = {
 	[SET_AUDIT_EXCHANGE] = {"audit-exchange", FOR_RELAY, TYPE_TEXT, NULL, 1, 255, NULL,
 		false, false, NULL,
 	"exchange that gets a copy of every entry; both must be confirmed"},
-	[SET_DEAD_LETTER_EXCHANGE] = {"dead-letter-exchange", FOR_RELAY, TYPE_TEXT, NULL, 1,
+	[SET_DEAD_LETTER_EXCHANGE] = {"dead-letter-exchange", FOR_DATABASE, TYPE_TEXT, NULL, 1,
 		255, NULL, false, false, NULL,
-	"exchange for entries that were given up; key dead-letter"},
+	"exchange for entries or messages that were given up; key dead-letter"},
 	[SET_ONCE] = {"once", FOR_DATABASE, TYPE_BOOL, "false", 0, 0, NULL, false, false, NULL,
-	"drain what is there, then exit"},
+	"do what is there to do, then exit"},
 	[SET_STRICT_ORDER] = {"strict-order", FOR_RELAY, TYPE_BOOL, "false", 0, 0, NULL, true,
 		false, NULL,
 	"at most one unconfirmed message per key"},
@@ -125,6 +131,21 @@ static const struct setting_rule rules[SETTINGS] = {
 	[SET_POLL_INTERVAL] = {"poll-interval", FOR_RELAY, TYPE_DURATION, "1s", 10, MINUTE,
 		NULL, true, false, NULL,
 	"how often to look for entries when no wake-up comes"},
+	[SET_PREFETCH] = {"prefetch", FOR_CONSUME, TYPE_NUMBER, "500", 1, 10000,
+		NULL, false, false, NULL,
+	"messages taken and not acknowledged at most"},
+	[SET_BATCH] = {"batch", FOR_CONSUME, TYPE_NUMBER, "200", 1, 1000, NULL,
+		true, false, NULL,
+	"messages handled in one transaction at most"},
+	[SET_BATCH_TIMEOUT] = {"batch-timeout", FOR_CONSUME, TYPE_DURATION, "5min",
+		100, HOUR, NULL, false, false, NULL,
+	"how long one transaction may take"},
+	[SET_MAX_ATTEMPTS] = {"max-attempts", FOR_CONSUME, TYPE_NUMBER, "5", 1,
+		1000, NULL, true, false, NULL,
+	"failures after which a message is dead-lettered"},
+	[SET_RETRY_BACKOFF] = {"retry-backoff", FOR_CONSUME, TYPE_DURATION, "1s",
+		10, MINUTE, NULL, true, false, NULL,
+	"wait after a message's first failure; doubled with each, up to 1min"},
 	[SET_CONFIRM_TIMEOUT] = {"confirm-timeout", FOR_ALL, TYPE_DURATION, "30s", SECOND,
 		10 * MINUTE, NULL, false, false, NULL,
 	"a message unconfirmed for so long ends the broker connection"},
@@ -154,9 +175,9 @@ static const struct setting_rule rules[SETTINGS] = {
 	"how often the counters are logged"},
 	[SET_HTTP] = {"http", FOR_RELAY, TYPE_TEXT, NULL, 1, 300, NULL, false, false, NULL,
 	"HOST:PORT for /metrics, /healthz and /readyz; default: none"},
-	[SET_QUEUE] = {"queue", FOR_REPROCESS, TYPE_TEXT, NULL, 1, 255, NULL, false,
-		false, NULL,
-	"the queue that the dead letters go back into (required)"},
+	[SET_QUEUE] = {"queue", FOR_CONSUME | FOR_REPROCESS, TYPE_TEXT, NULL, 1,
+		255, NULL, false, false, NULL,
+	"the queue to consume, or that dead letters go back into (required)"},
 	[SET_DLQ] = {"dlq", FOR_REPROCESS, TYPE_TEXT, NULL, 1, 255, NULL, false, false,
 		NULL,
 	"the dead-letter queue (required)"},
@@ -763,16 +784,6 @@ check_queues(struct config *config)
 	return true;
 }
 
-/* A check is about a reprocessing if it is told the queues, else about a relay. */
-static bool
-check_all_required(struct config *config)
-{
-	if (config->command == COMMAND_REPROCESS ||
-		(config->command == COMMAND_CHECK && config_text(config, SET_DLQ)))
-		return check_queues(config);
-	return check_required(config, SET_ORIGIN);
-}
-
 static bool
 check_http(struct config *config)
 {
@@ -782,6 +793,23 @@ check_http(struct config *config)
 	if (text == NULL || http_parse(text, &address))
 		return true;
 	return fail(config, "setting \"http\": \"%s\" is not HOST:PORT", text);
+}
+
+/* A check is about a relay, unless it is told a dead-letter queue or a consumer. */
+static bool
+check_all_required(struct config *config)
+{
+	bool		is_check = config->command == COMMAND_CHECK;
+
+	if (config->command == COMMAND_REPROCESS ||
+		(is_check && config_text(config, SET_DLQ)))
+		return check_queues(config);
+	if (config->command == COMMAND_CONSUME ||
+		(is_check && config_text(config, SET_CONSUMER)))
+		return check_required(config, SET_QUEUE) &&
+			check_required(config, SET_CONSUMER) &&
+			check_required(config, SET_HANDLER);
+	return check_required(config, SET_ORIGIN);
 }
 
 static bool

@@ -28,6 +28,9 @@ static const char *const point_names[CRASH_POINTS] = {
 	[CRASH_COPY_CONFIRMED] = "copy-confirmed",
 	[CRASH_DEAD_LETTER_ACKED] = "dead-letter-acked",
 	[CRASH_REPROCESS_UNBOUND] = "reprocess-unbound",
+	[CRASH_ATTEMPT_COUNTED] = "attempt-counted",
+	[CRASH_BATCH_COMMITTED] = "batch-committed",
+	[CRASH_ACKNOWLEDGED] = "acknowledged",
 };
 
 static int	hits[CRASH_POINTS];

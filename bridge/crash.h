@@ -16,6 +16,9 @@ enum crash_point
 	CRASH_COPY_CONFIRMED,		/* the dead letter not acknowledged */
 	CRASH_DEAD_LETTER_ACKED,
 	CRASH_REPROCESS_UNBOUND,	/* the exchange not deleted */
+	CRASH_ATTEMPT_COUNTED,		/* a suspect message's attempt committed, not run */
+	CRASH_BATCH_COMMITTED,		/* a batch of messages committed, not acknowledged */
+	CRASH_ACKNOWLEDGED,			/* the acknowledgement sent */
 	CRASH_POINTS
 };
 

@@ -158,6 +158,27 @@ db_state_is(const PGresult *result, const char *sqlstate)
 	return strcmp(db_sqlstate(result), sqlstate) == 0;
 }
 
+/*
+ * What the session prepared no longer fits the extension: it was dropped, made
+ * anew, or updated. Only a new session can tell.
+ */
+bool
+db_is_stale(const PGresult *result)
+{
+	static const char *const states[] = {
+		"XX000",				/* cache lookup failed for type */
+		"42883", "42P01", "42704", "3F000", /* it is gone */
+		"0A000",				/* cached plan must not change result type */
+		"26000",				/* prepared in another session */
+		NULL
+	};
+
+	for (int i = 0; states[i]; i++)
+		if (db_state_is(result, states[i]))
+			return true;
+	return false;
+}
+
 /* The primary message alone: a DETAIL could quote a row. */
 const char *
 db_message(const PGresult *result)
@@ -426,8 +447,8 @@ finish_setup_step(struct db *db, PGresult *result, msec_t now)
 /* ---- statements ---- */
 
 void
-db_send(struct db *db, int statement, int count, const char *const *values,
-		msec_t now)
+db_send_params(struct db *db, int statement, const struct db_params *params,
+			   msec_t now)
 {
 	const struct db_session *session = db->settings.session;
 
@@ -436,10 +457,20 @@ db_send(struct db *db, int statement, int count, const char *const *values,
 	db->sent_at = now;
 	db->deadline = now + session->answer_timeout;
 	if (!PQsendQueryPrepared(db->conn, session->statements[statement].name,
-							 count, values, NULL, NULL, 0))
+							 params->count, params->values, params->lengths,
+							 params->formats, 0))
 		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
 	else
 		flush(db);
+}
+
+void
+db_send(struct db *db, int statement, int count, const char *const *values,
+		msec_t now)
+{
+	struct db_params params = {.count = count, .values = values};
+
+	db_send_params(db, statement, &params, now);
 }
 
 static void

@@ -48,6 +48,15 @@ enum db_failure
 	DB_STANDBY					/* the server is one, and nothing can be written */
 };
 
+/* Parameters of which some are binary: NULL formats, all are text. */
+struct db_params
+{
+	int			count;
+	const char *const *values;
+	const int  *lengths;
+	const int  *formats;
+};
+
 struct db_settings
 {
 	const char *dsn;			/* NULL: libpq's own variables */
@@ -101,6 +110,8 @@ msec_t		db_deadline(const struct db *db);
 void		db_turn(struct db *db, short revents, msec_t now);
 void		db_send(struct db *db, int statement, int count,
 					const char *const *values, msec_t now);
+void		db_send_params(struct db *db, int statement,
+						   const struct db_params *params, msec_t now);
 void		db_drop(struct db *db, enum db_failure failure, const char *reason);
 void		db_close(struct db *db);
 bool		db_is_up(const struct db *db);
@@ -108,6 +119,7 @@ bool		db_is_up(const struct db *db);
 bool		db_failed(const PGresult *result);
 const char *db_sqlstate(const PGresult *result);
 bool		db_state_is(const PGresult *result, const char *sqlstate);
+bool		db_is_stale(const PGresult *result);
 const char *db_message(const PGresult *result);
 
 #endif							/* ACME_DB_H */

@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "config.h"
+#include "consume.h"
 #include "log.h"
 #include "relay.h"
 #include "reprocess.h"
@@ -43,6 +44,10 @@ static const struct entry commands[] = {
 		"the cause\n"
 		"           is mended: each is copied, confirmed, then deleted",
 	reprocess_run, NULL},
+	{COMMAND_CONSUME, "",
+		"hands the messages of a queue to a SQL function, each change exactly "
+		"once",
+	consume_run, NULL},
 	{COMMAND_CHECK, " [--topic NAME,...]",
 		"says whether a relay with these options would work, or with --dlq and\n"
 		"           --queue a reprocessing; it changes nothing. --topic, repeatable, "

@@ -30,6 +30,7 @@
 
 #include "http.h"
 #include "log.h"
+#include "reload.h"
 #include "signals.h"
 #include "telemetry.h"
 
@@ -102,35 +103,11 @@ relay_release_rows(struct relay *r, bool sent_too, const char *reason,
 }
 
 static void
-reload(struct relay *r)
-{
-	struct config fresh;
-	const char *needs_restart = NULL;
-	int			changed;
-
-	if (config_load(&fresh, r->line) != EXIT_OK)
-	{
-		log_error("configuration not reloaded, the old values stay",
-				  LOG_TEXT("reason", fresh.error));
-		config_free(&fresh);
-		return;
-	}
-	changed = config_reload(r->config, &fresh, &needs_restart);
-	config_free(&fresh);
-	log_setup((enum log_level) config_number(r->config, SET_LOG_LEVEL),
-			  (enum log_format) config_number(r->config, SET_LOG_FORMAT));
-	log_info("configuration reloaded", LOG_NUM("changed", changed));
-	if (needs_restart)
-		log_warn("a changed setting counts only after a restart",
-				 LOG_TEXT("setting", needs_restart));
-}
-
-static void
 handle_signals(struct relay *r, msec_t now)
 {
 	signals_read();
 	if (signals_take_reload())
-		reload(r);
+		reload_config(r->config, r->line);
 	if (signals_stop_requested())
 		relay_begin_stopping(r, "signal", now);
 }

@@ -113,26 +113,6 @@ relay_next_statement(struct relay *r, msec_t now)
 }
 
 /*
- * What the session prepared no longer fits the extension: it was dropped, made
- * anew, or updated. Only a new session can tell.
- */
-static bool
-is_stale(const PGresult *result)
-{
-	static const char *const states[] = {
-		"XX000",				/* cache lookup failed for type */
-		"42883", "42P01", "42704", "3F000", /* it is gone */
-		"0A000",				/* cached plan must not change result type */
-		NULL
-	};
-
-	for (int i = 0; states[i]; i++)
-		if (db_state_is(result, states[i]))
-			return true;
-	return false;
-}
-
-/*
  * A failure of any statement but the optional ones. OX101: fenced. The role
  * lost its grant, the database is a copy: at start that ends the process, later
  * a person may mend it while we wait.
@@ -157,7 +137,7 @@ relay_handle_failure(struct relay *r, const char *what, const PGresult *result,
 			  LOG_TEXT("sqlstate", db_sqlstate(result)),
 			  LOG_TEXT("reason", db_message(result)),
 			  LOG_TEXT("next_step", next), LOG_END);
-	if (r->established && is_stale(result))
+	if (r->established && db_is_stale(result))
 		db_drop(&r->db, DB_NOT_INSTALLED,
 				"the extension was replaced or dropped, looking for it anew");
 	if (!refused)

@@ -101,6 +101,7 @@ AS $$
 	UNION ALL
 	VALUES ('relay', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
 		('consumer', 'SELECT', 'TABLE acme_outbox.inbox'),
+		('consumer', 'SELECT', 'TABLE acme_outbox.redaction_rule'),
 		('monitor', 'SELECT', 'TABLE acme_outbox.outbox_backlog'),
 		('monitor', 'SELECT', 'TABLE acme_outbox.parked_open'),
 		('monitor', 'SELECT', 'TABLE acme_outbox.consumed_versions'),

@@ -14,6 +14,8 @@
  *		publishes with confirms; exit status 0 once all are confirmed.
  *		--numbered: the message ids are ID-1, ID-2, ...  --typed: with a header
  *		of each AMQP type, named by its letter
+ *	amqp_probe publish --uri URI --exchange E --key K --lines
+ *		the same for each line of the input as a body
  *
  * A line of drain has the members message_id, routing_key, exchange,
  * redelivered, type, app_id, content_type, content_encoding, correlation_id,
@@ -23,6 +25,7 @@
  */
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -52,6 +55,7 @@ struct options
 	bool		reject;
 	bool		numbered;
 	bool		typed;
+	bool		lines;
 };
 
 static void __attribute__((noreturn, format(printf, 1, 2)))
@@ -380,6 +384,22 @@ fill_typed(amqp_table_entry_t *entries, amqp_table_entry_t *inner)
 	}
 }
 
+/* The next line of the input, without its end; false: there is none. */
+static bool
+next_line(amqp_bytes_t *body)
+{
+	static char *line = NULL;
+	static size_t room = 0;
+	ssize_t		length = getline(&line, &room, stdin);
+
+	if (length < 0)
+		return false;
+	if (length > 0 && line[length - 1] == '\n')
+		length--;
+	*body = (amqp_bytes_t) {(size_t) length, line};
+	return true;
+}
+
 static void
 publish(const struct options *opt)
 {
@@ -390,7 +410,8 @@ publish(const struct options *opt)
 	amqp_basic_properties_t properties = {0};
 	uint64_t	confirmed = 0;
 	uint64_t	sent = 0;
-	long		total = opt->count < 0 ? 1 : opt->count;
+	long		total = opt->lines ? LONG_MAX : opt->count < 0 ? 1 : opt->count;
+	amqp_bytes_t body = amqp_cstring_bytes(opt->body);
 
 	amqp_confirm_select(conn, CHANNEL);
 	check(amqp_get_rpc_reply(conn), "could not select confirms");
@@ -416,11 +437,12 @@ publish(const struct options *opt)
 			snprintf(id, sizeof(id), "%s-%" PRIu64, opt->message_id, sent + 1);
 			properties.message_id = amqp_cstring_bytes(id);
 		}
+		if (opt->lines && !next_line(&body))
+			break;
 		status = amqp_basic_publish(conn, CHANNEL,
 									amqp_cstring_bytes(opt->exchange),
 									amqp_cstring_bytes(opt->key), 0, 0,
-									&properties,
-									amqp_cstring_bytes(opt->body));
+									&properties, body);
 		if (status != AMQP_STATUS_OK)
 			fail("could not publish: %s", amqp_error_string2(status));
 		await_confirms(conn, &confirmed, ++sent, CONFIRM_WINDOW);
@@ -453,6 +475,7 @@ main(int argc, char **argv)
 		{"reject", no_argument, NULL, 'R'},
 		{"numbered", no_argument, NULL, 'N'},
 		{"typed", no_argument, NULL, 'T'},
+		{"lines", no_argument, NULL, 'l'},
 		{NULL, 0, NULL, 0}
 	};
 	struct options opt = {
@@ -499,6 +522,9 @@ main(int argc, char **argv)
 				break;
 			case 'T':
 				opt.typed = true;
+				break;
+			case 'l':
+				opt.lines = true;
 				break;
 			default:
 				return 2;

@@ -21,7 +21,8 @@ sub binary
 }
 
 # AcmeOutbox::Bridge->start($node, $broker, args => [...], env => {...},
-# uri => ..., user => ..., origin => ...); the origin '' is none.
+# uri => ..., user => ..., origin => ..., command => ...); a relay unless told
+# otherwise; the origin '' is none.
 sub start
 {
 	my ($class, $node, $broker, %opt) = @_;

@@ -12,7 +12,7 @@ use warnings;
 use File::Basename qw(basename);
 use HTTP::Tiny;
 use JSON::PP qw(decode_json encode_json);
-use MIME::Base64 qw(encode_base64);
+use MIME::Base64 qw(decode_base64 encode_base64);
 use PostgreSQL::Test::Utils ();
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -152,19 +152,59 @@ sub standard_topology
 	return $self;
 }
 
-sub probe
+sub probe { my ($self, @args) = @_; return $self->probe_with(undef, @args); }
+
+# The same with an input.
+sub probe_with
 {
-	my ($self, @args) = @_;
+	my ($self, $in, @args) = @_;
 	my ($out, $err) = ('', '');
 	my @command = (
 		"$stage/test/tools/amqp_probe",
 		shift @args, '--uri',
 		$self->uri(user => 'guest', password => 'guest'), @args);
 
-	IPC::Run::run(\@command, '<', \undef, '>', \$out, '2>', \$err)
+	IPC::Run::run(\@command, '<', \$in, '>', \$out, '2>', \$err)
 	  or die "amqp_probe: $err\n";
 	return $out;
 }
+
+# Put bodies into a queue, each a line of text.
+sub fill
+{
+	my ($self, $queue, @bodies) = @_;
+	return $self->probe_with(join("\n", @bodies) . "\n",
+		'publish', '--exchange', '', '--key', $queue, '--lines');
+}
+
+# One message of any bytes, with properties: headers => {...}, message_id => ...
+sub post
+{
+	my ($self, $exchange, $key, $body, %properties) = @_;
+	my $answer = $self->api('POST', "exchanges/$self->{vhost}/$exchange/publish",
+		{   routing_key      => $key,
+			payload          => encode_base64($body, ''),
+			payload_encoding => 'base64',
+			properties       => { delivery_mode => 2, %properties }
+		});
+	return $answer->{routed};
+}
+
+# Take messages whose bodies may be any bytes; as drain() gives them.
+sub take
+{
+	my ($self, $queue, $count) = @_;
+	my $messages = $self->api('POST', "queues/$self->{vhost}/$queue/get",
+		{ count => $count, ackmode => 'ack_requeue_false', encoding => 'base64' });
+	return map {
+		{   %{ $_->{properties} },
+			body        => decode_base64($_->{payload}),
+			exchange    => $_->{exchange},
+			routing_key => $_->{routing_key}
+		}
+	} @$messages;
+}
+
 
 # Messages ready in a queue, by the queue's own count.
 sub count
