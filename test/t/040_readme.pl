@@ -267,6 +267,8 @@ my %sql_of = (
 	  [ 'postgres', "\\c latin\nCREATE EXTENSION acme_outbox" ],
 	"schema acme_outbox is in use or not a superuser's alone" =>
 	  [ 'postgres', "\\c squat\nCREATE EXTENSION acme_outbox" ],
+	'dropping extension "acme_outbox" would lose what was not delivered' =>
+	  [ 'postgres', "BEGIN; SELECT $publish, 'OrderPaid', '{}');\nDROP EXTENSION acme_outbox CASCADE" ],
 	'permission denied for schema acme_outbox' =>
 	  [ 'stranger', "BEGIN; SELECT $publish, 'OrderPaid', '{}')" ],
 	'permission denied for table outbox_entry' =>
