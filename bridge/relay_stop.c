@@ -71,14 +71,10 @@ relay_give_up(struct relay *r, enum exit_status status, msec_t now)
 	relay_begin_stopping(r, "cannot go on", now);
 }
 
-/* While stopping: the bounds. */
-void
-relay_keep_stopping(struct relay *r, msec_t now)
+/* Has the stop run into its bounds? */
+static void
+keep_bounds(struct relay *r, msec_t now)
 {
-	if (r->state == RELAY_CLOSING && r->publisher->ops->closed(r->publisher))
-		relay_set_state(r, RELAY_DONE);
-	if (r->state != RELAY_STOPPING)
-		return;
 	if (now >= r->confirm_until && relay_unconfirmed(r) > 0)
 	{
 		log_warn("stopping without all confirms, releasing the rest",
@@ -94,4 +90,14 @@ relay_keep_stopping(struct relay *r, msec_t now)
 		relay_forget_window(r, "stop timeout");
 		relay_begin_closing(r, now);
 	}
+}
+
+/* The end comes in the turn that began it, if nothing is left to be closed. */
+void
+relay_keep_stopping(struct relay *r, msec_t now)
+{
+	if (r->state == RELAY_STOPPING)
+		keep_bounds(r, now);
+	if (r->state == RELAY_CLOSING && r->publisher->ops->closed(r->publisher))
+		relay_set_state(r, RELAY_DONE);
 }

@@ -93,6 +93,17 @@ is($node->in_status('PUBLISHING'), 0, 'stopped while half-open: nothing is left 
 $node->verify_ok('stopped while half-open');
 $proxy->tell('pass');
 my $first = $before;
+
+# Nor does the database take the outcomes: the bound ends it.
+begin();
+burst(2000);
+$proxy->tell('blackhole');
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK TABLE acme_outbox.outbox_claim IN ACCESS EXCLUSIVE MODE');
+is(stop_within_ok($bridge, 4, 'stopped without database or broker'), 75,
+	'stopped without database or broker: it says that something is left');
+$locker->quit;
+$proxy->tell('pass');
 begin();
 $before = $first;
 finish('started after it');
