@@ -75,8 +75,8 @@ static const char end_text[] =
 "  69  at start: database unreachable or login failed\n"
 "  70  internal error\n"
 "  73  reprocess: another run is at work on the queue\n"
-"  74  at start: the broker refused the login, or TLS with it failed; or stdout is closed\n"
-"  75  --once or a stop could not finish, try again\n"
+"  74  at start: the broker refused the login, or TLS with it failed; reprocess: a right is missing; or stdout is closed\n"
+"  75  --once, a stop or a reprocessing could not finish, try again\n"
 "  76  at start: extension missing, or its contract is unknown\n"
 "  77  at start: not permitted, or this copy was not adopted\n"
 "  78  check found something that fails";

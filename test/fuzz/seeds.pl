@@ -87,3 +87,25 @@ put('config', sprintf('file-%02d', $_), "\1$configs[$_]") for 0 .. $#configs;
 my @lines = ("--origin=shop\n--window=5", "--origin\nshop\n--once", "--no-such=1", "--window", "--dsn=secret",
 	"--once=maybe\n--origin=x", "--log-level=debug\n--confirm-timeout=1h", "--", "word", "--=1", "--origin=");
 put('config', sprintf('line-%02d', $_), "\2$lines[$_]") for 0 .. $#lines;
+
+# Dead letters: property lists with the headers that tell of a death.
+sub string { my ($name, $value) = @_; return short($name) . 'S' . long($value); }
+sub death
+{
+	my ($queue, $reason, $key) = @_;
+	return 'F' . table(short('count') . 'l' . pack('q>', 1), string('reason', $reason), string('queue', $queue),
+		short('time') . 'T' . pack('Q>', 1_700_000_000), string('exchange', 'events'),
+		short('routing-keys') . 'A' . long(join '', map { 'S' . long($_) } $key, 'cc'));
+}
+sub letter { my ($headers, $flags, $rest) = @_; return pack('n', 0x2000 | ($flags // 0)) . $headers . ($rest // ''); }
+my @first = (string('x-first-death-queue', 'q'), string('x-first-death-reason', 'rejected'));
+
+put('dead_letter', 'rejected', letter(table(short('x-death') . 'A' . long(death('q', 'rejected', 'a.b')), @first)));
+put('dead_letter', 'thrice', letter(table(short('x-death') . 'A' . long(death('q', 'expired', 'c')
+	  . death('q', 'rejected', 'a') . death('wait', 'expired', 'b')), @first)));
+put('dead_letter', 'reprocessed', letter(table(short('x-death') . 'A' . long(death('q', 'rejected', 'reprocess')),
+	string('x-original-routing-key', 'a.b'), string('x-original-exchange', 'events'))));
+put('dead_letter', 'consumer', letter(table(map { string("x-error-$_", $_) } qw(service sqlstate message context))));
+put('dead_letter', 'nested', letter(table($nested, string('BCC', 'x'))));
+put('dead_letter', 'no-array', letter(table(string('x-death', 'text'), short('x-death') . 'A' . long("V" . 'F' . table()))));
+put('dead_letter', 'properties', letter(table(@first), 0x00b0, short('id') . short('Sold') . short('guest')));

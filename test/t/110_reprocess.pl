@@ -279,6 +279,20 @@ is(scalar(grep { exists headers_of($_)->{BCC} } @messages), 0, 'original key: no
 is(ids(queued(DLQ)), 'f', 'original key: the other is left');
 nothing_left_ok('original key');
 
+# Headers of every type, and a body of many frames, come back this way too.
+$broker->probe('publish', '--exchange', 'acme.sales', '--key', 'sale.created', '--message-id',
+	'typed', '--typed');
+my $large = join ' ', 1 .. 90_000;
+publish('sale.created', $large, message_id => 'large');
+die_all(2);
+reprocess('typed and large', 0, '--original-key');
+%back = map { $_->{message_id} => $_ } queued();
+delete $back{typed}{$_->[0]}{$_->[1]}
+  for map { [ 'headers', $_ ], [ 'kinds', $_ ] } qw(x-original-routing-key x-original-exchange);
+is_deeply([ @{ $back{typed} }{qw(headers kinds)} ], [ @$typed{qw(headers kinds)} ], 'typed: every type of header');
+cmp_ok(length $large, '>', 4 * 131072, 'large: the stress happened: it has several frames');
+ok($back{large}{body} eq $large, 'large: byte for byte');
+
 # It dies again and again: the first key is not forgotten.
 publish('sale.created', 'again', message_id => 'again');
 die_all(1);
