@@ -206,7 +206,9 @@ is( $trading->sql('SELECT reason, tenant_id FROM trading.parked_message ORDER BY
 	"INVALID_STATE|acme\nUNRESOLVABLE_ENTITY|acme\nUNRESOLVABLE_ENTITY|other", 'each with its reason');
 is($trading->sql(q{SELECT status FROM trading.deal WHERE id = 'deal'}), 'LOCKED', 'nothing changed');
 
-for my $how (q(UPDATE trading.sale SET status = 'INVOICED', invoice_id = 'i' WHERE id = 'sell'),
+(undef, undef, $err) = $trading->try_as($app, 'UPDATE trading.purchase_line_item SET quantity = 100');
+like($err, qr/ERROR:  42501/, 'a line item never changes');
+for my $how (q(UPDATE trading.sale SET status = 'INVOICED' WHERE id = 'sell'),
 	q(UPDATE trading.purchase SET status = 'DRAFT' WHERE id = 'buy'),
 	q(INSERT INTO trading.sale (deal_id, amount, status) VALUES ('deal', 1, 'INVOICED')))
 {

@@ -769,9 +769,12 @@ RESET ROLE;
  * Rights
  */
 
-GRANT SELECT, INSERT, UPDATE ON trading.deal, trading.purchase, trading.purchase_line_item,
-	trading.sale TO trading_app;
-GRANT SELECT, INSERT ON trading.sale_line, trading.deal_activity TO trading_app;
+GRANT SELECT, INSERT ON trading.deal, trading.purchase, trading.purchase_line_item,
+	trading.sale, trading.sale_line, trading.deal_activity TO trading_app;
+GRANT UPDATE (status, changed_at) ON trading.deal TO trading_app;
+GRANT UPDATE (status) ON trading.purchase, trading.sale TO trading_app;
+/* A line item never changes; who locks its row must be allowed to. */
+GRANT UPDATE (product) ON trading.purchase_line_item TO trading_app;
 GRANT SELECT ON trading.source, trading.oversold TO trading_app;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA trading TO trading_app;
 

@@ -299,7 +299,7 @@ COMMENT ON PROCEDURE trading.release_overdue_sagas(integer) IS
 
 RESET ROLE;
 
-GRANT SELECT, INSERT, UPDATE ON trading.sale_saga TO trading_app;
+GRANT SELECT, INSERT, UPDATE (state, answer) ON trading.sale_saga TO trading_app;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA trading TO trading_app;
 
 SELECT acme_outbox.register_handler('trading.inventory', 'trading.on_stock_answer',

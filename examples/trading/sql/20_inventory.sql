@@ -570,9 +570,11 @@ RESET ROLE;
  * Rights
  */
 
-GRANT SELECT, INSERT, UPDATE ON inventory.stock_position, inventory.stock_reservation,
-	inventory.stock_hold TO inventory_app;
-GRANT SELECT, INSERT ON inventory.stock_movement TO inventory_app;
+GRANT SELECT, INSERT ON inventory.stock_position, inventory.stock_reservation,
+	inventory.stock_hold, inventory.stock_movement TO inventory_app;
+GRANT UPDATE (on_hand, reserved, product, changed_at) ON inventory.stock_position
+	TO inventory_app;
+GRANT UPDATE (state) ON inventory.stock_reservation, inventory.stock_hold TO inventory_app;
 GRANT SELECT ON inventory.inconsistent TO inventory_app;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA inventory TO inventory_app;
 
