@@ -173,7 +173,7 @@ static const struct setting_rule rules[SETTINGS] = {
 	[SET_SUMMARY_INTERVAL] = {"summary-interval", FOR_DATABASE, TYPE_DURATION, "1min", SECOND,
 		24 * HOUR, NULL, true, false, NULL,
 	"how often the counters are logged"},
-	[SET_HTTP] = {"http", FOR_RELAY, TYPE_TEXT, NULL, 1, 300, NULL, false, false, NULL,
+	[SET_HTTP] = {"http", FOR_DATABASE, TYPE_TEXT, NULL, 1, 300, NULL, false, false, NULL,
 	"HOST:PORT for /metrics, /healthz and /readyz; default: none"},
 	[SET_QUEUE] = {"queue", FOR_CONSUME | FOR_REPROCESS, TYPE_TEXT, NULL, 1,
 		255, NULL, false, false, NULL,

@@ -25,9 +25,11 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "http.h"
 #include "log.h"
 #include "reload.h"
 #include "signals.h"
+#include "telemetry.h"
 
 static const char *const state_names[] = {
 	"starting", "running", "stopping", "closing", "done"
@@ -120,6 +122,44 @@ wait_time(struct consume *c)
 }
 
 static void
+start_telling(struct consume *c)
+{
+	struct telemetry_source source = {
+		.version = c->line->version,
+		.command = command_name(c->config->command),
+		.name = config_text(c->config, SET_CONSUMER),
+		.states = state_names,
+		.state_count = CONSUME_DONE + 1,
+		.outcomes = {
+			[COUNT_APPLIED] = "applied", [COUNT_DUPLICATE] = "duplicate",
+			[COUNT_PARKED] = "parked", [COUNT_FAILED] = "failed",
+			[COUNT_DEAD_LETTERED] = "dead_lettered"
+		},
+		.spans = 1U << SPAN_HANDLE,
+	};
+
+	telemetry_start(&source);
+}
+
+/* For whoever reads the metrics. */
+static void
+tell(struct consume *c)
+{
+	struct telemetry_now now = {
+		.state = (int) c->state,
+		.serving = c->state == CONSUME_RUNNING,
+		.database = c->db.state >= DB_IDLE && c->probed,
+		.broker = c->not_ready_since == CLOCK_NEVER,
+		.in_flight = c->deliveries.count,
+		.waiting = c->deliveries.in_state[DELIVERY_WAITING],
+	};
+
+	for (int i = 0; i < COUNTERS; i++)
+		telemetry_count_is(i, c->totals[i] + c->counts[i]);
+	telemetry_turn(&now);
+}
+
+static void
 turn(struct consume *c)
 {
 	struct pollfd fds[3] = {
@@ -128,16 +168,20 @@ turn(struct consume *c)
 		{.fd = -1},
 	};
 	msec_t		now;
+	int			wait;
 
 	db_poll_fd(&c->db, &fds[1]);
 	broker_poll_fd(&c->broker, &fds[2]);
-	if (poll(fds, 3, wait_time(c)) < 0)
+	wait = wait_time(c);
+	telemetry_sleep(clock_now() + wait);
+	if (poll(fds, 3, wait) < 0)
 	{
 		if (errno != EINTR)
 			abort();
 		fds[1].revents = fds[2].revents = 0;
 	}
 	now = clock_now();
+	telemetry_awake(now);
 	handle_signals(c, now);
 	db_turn(&c->db, fds[1].revents, now);
 	consume_broker_turn(c, fds[2].revents, now);
@@ -146,6 +190,7 @@ turn(struct consume *c)
 	consume_keep_once(c, now);
 	consume_keep_stopping(c, now);
 	consume_keep_summary(c, now);
+	tell(c);
 }
 
 /* Who we are, at the broker: it shows connection names and consumer tags. */
@@ -193,6 +238,9 @@ consume_run(struct config *config, const struct command_line *line)
 	make_name(c);
 	signals_setup();
 	log_start(c);
+	start_telling(c);
+	if (!http_start(config_text(config, SET_HTTP)))
+		return EXIT_USAGE;
 	backoff_init(&c->pause_backoff, consume_span(c, SET_RECONNECT_MIN),
 				 consume_span(c, SET_RECONNECT_MAX));
 	consume_make_broker(c);
@@ -207,5 +255,6 @@ consume_run(struct config *config, const struct command_line *line)
 	lane_free(&c->lane);
 	broker_free(&c->broker);
 	db_free(&c->db);
+	http_stop();
 	return c->status;
 }

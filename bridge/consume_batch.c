@@ -21,6 +21,7 @@
 #include "crash.h"
 #include "headers_json.h"
 #include "log.h"
+#include "telemetry.h"
 #include "pg_array.h"
 #include "utf8.h"
 
@@ -502,6 +503,7 @@ consume_handle_run(struct consume *c, const PGresult *result, msec_t now)
 		return;
 	}
 	crash_here(CRASH_BATCH_COMMITTED);
+	telemetry_observe(SPAN_HANDLE, clock_now() - c->db.sent_at);
 	note_success(c);
 	for (int row = 0; row < PQntuples(result) && row < batch->count; row++)
 		handle_outcome(c, batch->members[row], result, row, now);

@@ -155,6 +155,25 @@ wait_time(struct relay *r)
 	return deadline - now > 60000 ? 60000 : (int) (deadline - now);
 }
 
+_Static_assert(OUTCOMES <= TELEMETRY_OUTCOMES, "too many outcomes to tell");
+
+static void
+start_telling(struct relay *r)
+{
+	struct telemetry_source source = {
+		.version = r->line->version,
+		.command = command_name(r->config->command),
+		.name = config_text(r->config, SET_ORIGIN),
+		.states = state_names,
+		.state_count = RELAY_DONE + 1,
+		.spans = 1U << SPAN_CONFIRM | 1U << SPAN_CLAIM | 1U << SPAN_SETTLE,
+	};
+
+	for (int i = 0; i < OUTCOMES; i++)
+		source.outcomes[i] = outcome_name((enum outcome) i);
+	telemetry_start(&source);
+}
+
 /* For whoever reads the metrics. */
 static void
 tell(struct relay *r)
@@ -244,7 +263,7 @@ relay_run(struct config *config, const struct command_line *line)
 	log_info("relay starting", LOG_TEXT("version", line->version),
 			 LOG_TEXT("origin", config_text(config, SET_ORIGIN)),
 			 LOG_TEXT("relay", r->name), LOG_NUM("contract", CONTRACT_VERSION));
-	telemetry_start(line->version, claim_settings.origin, state_names, RELAY_DONE + 1);
+	start_telling(r);
 	if (!http_start(config_text(config, SET_HTTP)))
 		return EXIT_USAGE;
 	claims_init(&r->claims, &claim_settings);

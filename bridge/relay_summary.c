@@ -36,7 +36,7 @@ relay_keep_summary(struct relay *r, msec_t now)
 
 		r->counts[i] += decided;
 		r->totals[i] += decided;
-		telemetry_count(i, decided);
+		telemetry_count_is(i, r->totals[i]);
 		r->claims.counts[i] = r->failed.counts[i] = 0;
 	}
 	if (now < r->summary_at)

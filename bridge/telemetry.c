@@ -16,8 +16,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "publisher.h"
-
 /* A turn that takes longer, or begins later than it should by so much, is stuck. */
 #ifdef ACME_OUTBOX_CRASH_POINTS
 #define STUCK_AFTER		2000
@@ -49,12 +47,10 @@ static const struct
 	"From publish() in SQL to the broker's confirm."},
 	[SPAN_CLAIM] = {"claim_seconds", "Duration of claim statements."},
 	[SPAN_SETTLE] = {"settle_seconds", "Duration of settle statements."},
+	[SPAN_HANDLE] = {"handle_seconds", "Duration of handling a batch of messages."},
 };
 
-static const char *program_version = "";
-static const char *program_origin = "";
-static const char *const *state_names;
-static int	state_count;
+static struct telemetry_source source;
 
 static atomic_int state;
 static atomic_bool serving;
@@ -63,19 +59,15 @@ static atomic_bool broker;
 static atomic_int_fast64_t in_flight;
 static atomic_int_fast64_t waiting;
 static atomic_int_fast64_t due;			/* the next turn */
-static atomic_uint_fast64_t outcomes[OUTCOMES];
+static atomic_uint_fast64_t outcomes[TELEMETRY_OUTCOMES];
 static struct histogram histograms[SPANS];
 
 /* ---- the loop ---- */
 
 void
-telemetry_start(const char *version, const char *origin,
-				const char *const *states, int count)
+telemetry_start(const struct telemetry_source *teller)
 {
-	program_version = version;
-	program_origin = origin;
-	state_names = states;
-	state_count = count;
+	source = *teller;
 	telemetry_awake(clock_now());
 }
 
@@ -103,9 +95,9 @@ telemetry_awake(msec_t now)
 }
 
 void
-telemetry_count(int outcome, uint64_t n)
+telemetry_count_is(int outcome, uint64_t total)
 {
-	atomic_fetch_add_explicit(&outcomes[outcome], n, memory_order_relaxed);
+	atomic_store_explicit(&outcomes[outcome], total, memory_order_relaxed);
 }
 
 void
@@ -137,7 +129,7 @@ telemetry_not_ready(void)
 	if (!atomic_load(&database))
 		return "the database is not connected";
 	if (!atomic_load(&serving))
-		return state_names[atomic_load(&state)];
+		return source.states[atomic_load(&state)];
 	if (!atomic_load(&broker))
 		return "the broker is not reachable or blocked";
 	return NULL;
@@ -188,11 +180,13 @@ add_escaped(struct buffer *out, const char *value)
 static void
 add_info(struct buffer *out)
 {
-	add_head(out, "info", "gauge", "Version and origin of the process.");
+	add_head(out, "info", "gauge", "Version, command, and origin or consumer.");
 	buffer_append_text(out, PREFIX "info{version=\"");
-	add_escaped(out, program_version);
-	buffer_append_text(out, "\",origin=\"");
-	add_escaped(out, program_origin);
+	add_escaped(out, source.version);
+	buffer_append_text(out, "\",command=\"");
+	add_escaped(out, source.command);
+	buffer_append_text(out, "\",name=\"");
+	add_escaped(out, source.name);
 	buffer_append_text(out, "\"} 1\n");
 }
 
@@ -203,9 +197,9 @@ add_state(struct buffer *out)
 	char		labels[64];
 
 	add_head(out, "state", "gauge", "1 for the state it is in, 0 for the others.");
-	for (int i = 0; i < state_count; i++)
+	for (int i = 0; i < source.state_count; i++)
 	{
-		snprintf(labels, sizeof(labels), "{state=\"%s\"}", state_names[i]);
+		snprintf(labels, sizeof(labels), "{state=\"%s\"}", source.states[i]);
 		add_sample(out, "state", labels, i == current);
 	}
 }
@@ -215,13 +209,13 @@ add_outcomes(struct buffer *out)
 {
 	char		labels[64];
 
-	add_head(out, "entries_total", "counter",
-			 "Entries decided, by what the broker did with them.");
-	for (int i = 0; i < OUTCOMES; i++)
+	add_head(out, "messages_total", "counter", "Messages, by what became of them.");
+	for (int i = 0; i < TELEMETRY_OUTCOMES; i++)
 	{
-		snprintf(labels, sizeof(labels), "{outcome=\"%s\"}",
-				 outcome_name((enum outcome) i));
-		add_sample(out, "entries_total", labels, (double) atomic_load(&outcomes[i]));
+		if (source.outcomes[i] == NULL)
+			continue;
+		snprintf(labels, sizeof(labels), "{outcome=\"%s\"}", source.outcomes[i]);
+		add_sample(out, "messages_total", labels, (double) atomic_load(&outcomes[i]));
 	}
 }
 
@@ -261,11 +255,12 @@ telemetry_render(struct buffer *out)
 			  atomic_load(&database));
 	add_gauge(out, "broker_ready", "1 while the broker takes messages.",
 			  atomic_load(&broker));
-	add_gauge(out, "in_flight_entries", "Messages sent and not confirmed.",
+	add_gauge(out, "in_flight_messages", "Sent or delivered, and not confirmed.",
 			  atomic_load(&in_flight));
-	add_gauge(out, "waiting_entries", "Entries claimed and not sent.",
+	add_gauge(out, "waiting_messages", "Taken over, and not sent or handled yet.",
 			  atomic_load(&waiting));
 	add_outcomes(out);
 	for (int i = 0; i < SPANS; i++)
-		add_histogram(out, (enum span) i);
+		if (source.spans & 1U << i)
+			add_histogram(out, (enum span) i);
 }

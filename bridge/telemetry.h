@@ -13,13 +13,28 @@ enum span
 	SPAN_CONFIRM,				/* from publish() in SQL to the broker's confirm */
 	SPAN_CLAIM,					/* one claim statement */
 	SPAN_SETTLE,				/* one settle statement */
+	SPAN_HANDLE,				/* one batch of messages handled, and committed */
 	SPANS
+};
+
+#define TELEMETRY_OUTCOMES	8
+
+/* Who tells; all of it must stay where it is. */
+struct telemetry_source
+{
+	const char *version;
+	const char *command;
+	const char *name;			/* the origin or the consumer */
+	const char *const *states;
+	int			state_count;
+	const char *outcomes[TELEMETRY_OUTCOMES];	/* what becomes of messages */
+	unsigned	spans;			/* those it measures, as bits */
 };
 
 /* Where the loop is, as of its last turn. */
 struct telemetry_now
 {
-	int			state;			/* an index into the names given at the start */
+	int			state;			/* an index into the source's states */
 	bool		serving;		/* in a state in which it does its work */
 	bool		database;		/* connected */
 	bool		broker;			/* ready to take messages */
@@ -27,13 +42,12 @@ struct telemetry_now
 	int64_t		waiting;
 };
 
-/* The loop. Names must stay where they are. */
-void		telemetry_start(const char *version, const char *origin,
-							const char *const *states, int count);
+/* The loop. */
+void		telemetry_start(const struct telemetry_source *source);
 void		telemetry_turn(const struct telemetry_now *now);
 void		telemetry_sleep(msec_t due);
 void		telemetry_awake(msec_t now);
-void		telemetry_count(int outcome, uint64_t n);
+void		telemetry_count_is(int outcome, uint64_t total);
 void		telemetry_observe(enum span span, msec_t elapsed);
 
 /* Any thread. */

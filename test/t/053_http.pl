@@ -7,6 +7,7 @@ use warnings;
 use AcmeOutbox::Bridge;
 use AcmeOutbox::Broker;
 use AcmeOutbox::Cluster;
+use AcmeOutbox::Consumer;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -21,6 +22,12 @@ sub start_bridge
 	my $bridge = AcmeOutbox::Bridge->start($opt{node} // $node, $broker, %opt,
 		args => [ '--http', '127.0.0.1:0', @{ $opt{args} // [] } ]);
 
+	return find_port($bridge);
+}
+
+sub find_port
+{
+	my ($bridge) = @_;
 	$bridge->wait_for_log(qr/msg="http listening".*port=\d+/) or die "no port\n";
 	($bridge->{http}) = $bridge->log_text =~ /http listening".*port=(\d+)/;
 	return $bridge;
@@ -41,14 +48,14 @@ sub status { my ($status) = request(@_); return $status; }
 
 sub wait_status
 {
-	my ($bridge, $path, $wanted) = @_;
+	my ($bridge, $path, $wanted, $pattern) = @_;
 	my $until = time() + $PostgreSQL::Test::Utils::timeout_default;
 	my ($status, $body);
 
 	while (time() < $until)
 	{
 		($status, $body) = request($bridge, $path);
-		return $body if $status == $wanted;
+		return $body if $status == $wanted && $body =~ ($pattern // qr/./);
 		sleep 0.05;
 	}
 	diag "$path is still $status: $body";
@@ -73,8 +80,8 @@ ok($node->wait_sql("SELECT count(*) = 1 FROM acme_outbox.outbox_entry WHERE hold
 
 my ($status, $text) = request($bridge, '/metrics');
 is($status, 200, 'metrics');
-is(metric($bridge, 'entries_total{outcome="PUBLISHED"}'), 30, 'what was confirmed');
-cmp_ok(metric($bridge, 'entries_total{outcome="UNROUTABLE"}'), '>=', 1, 'what came back');
+is(metric($bridge, 'messages_total{outcome="PUBLISHED"}'), 30, 'what was confirmed');
+cmp_ok(metric($bridge, 'messages_total{outcome="UNROUTABLE"}'), '>=', 1, 'what came back');
 is(metric($bridge, 'state{state="active"}'), 1, 'its state');
 is(metric($bridge, 'state{state="standby"}'), 0, 'and no other');
 is(metric($bridge, 'database_connected') . metric($bridge, 'broker_ready'), 11, 'both sides are there');
@@ -83,16 +90,37 @@ is(metric($bridge, 'publish_to_confirm_seconds_bucket{le="+Inf"}'), 30, 'in some
 cmp_ok(metric($bridge, 'publish_to_confirm_seconds_sum'), '<', 30 * 120, 'in seconds');
 cmp_ok(metric($bridge, 'claim_seconds_count'), '>=', 1, 'so are claims');
 cmp_ok(metric($bridge, 'settle_seconds_count'), '>=', 1, 'and settles');
-is(metric($bridge, 'in_flight_entries'), 0, 'nothing is in flight');
+is(metric($bridge, 'in_flight_messages'), 0, 'nothing is in flight');
+
+# A consumer tells the same of itself.
+my $consumer = AcmeOutbox::Consumer->new($node, $broker);
+my $eater = $consumer->start('--http', '127.0.0.1:0');
+find_port($eater);
+wait_status($eater, '/readyz', 200);
+$broker->fill('work', envelope('a'), envelope('a'), envelope('p', 'park'));
+ok($node->wait_sql("SELECT count(*) = 2 FROM acme_outbox.processed_event"), 'handled');
+my $until = time() + $PostgreSQL::Test::Utils::timeout_default;
+sleep 0.05 while metric($eater, 'messages_total{outcome="duplicate"}') ne '1' && time() < $until;
+is(metric($eater, qq{messages_total{outcome="$_"}}), 1, "one $_") for qw(applied duplicate parked);
+cmp_ok(metric($eater, 'handle_seconds_count'), '>=', 1, 'batches are timed');
+is(metric($eater, 'state{state="running"}'), 1, 'its state');
+like((request($eater, '/metrics'))[1], qr/info\{version="[0-9.]+",command="consume",name="eat"\} 1/, 'who it is');
+my $eaten = (request($eater, '/metrics'))[1];
+is($eater->stop, 0, 'the consumer stops');
 
 # Each line is one of the format's, each name has its help and type once, before it.
-my %head;
-my @odd = grep {
-	/^# (HELP|TYPE) (\w+) / ? $head{"$1 $2"}++
-	  : !/^(acme_outbox_bridge_\w+?)(?:_bucket|_sum|_count)?(?:\{(?:\w+="(?:[^"\\]|\\.)*",?)+\})? \S+$/
-	  || !($head{"TYPE $1"} || $head{'TYPE ' . (/^(\w+)/)[0]})
-} split /\n/, $text;
-is(join("\n", @odd), '', 'Prometheus can read it');
+my %all;
+for my $page ($text, $eaten)
+{
+	my %head;
+	my @odd = grep {
+		/^# (HELP|TYPE) (\w+) / ? $head{"$1 $2"}++
+		  : !/^(acme_outbox_bridge_\w+?)(?:_bucket|_sum|_count)?(?:\{(?:\w+="(?:[^"\\]|\\.)*",?)+\})? \S+$/
+		  || !($head{"TYPE $1"} || $head{'TYPE ' . (/^(\w+)/)[0]})
+	} split /\n/, $page;
+	is(join("\n", @odd), '', 'Prometheus can read it');
+	%all = (%all, %head);
+}
 my $last = -1;
 my @buckets = $text =~ /^acme_outbox_bridge_claim_seconds_bucket\{.*\} (\d+)$/mg;
 is(scalar(grep { my $less = $_ < $last; $last = $_; $less } @buckets), 0, 'buckets are cumulative');
@@ -100,7 +128,7 @@ is(scalar(grep { my $less = $_ < $last; $last = $_; $less } @buckets), 0, 'bucke
 # The page names what there is.
 my $page = slurp_file("$ENV{ACME_STAGE}/docs/metrics.md");
 is( join(' ', sort keys %{ { map { $_ => 1 } $page =~ /^\| `(acme_outbox_bridge_\w+)`/mg } }),
-	join(' ', sort map { /^TYPE (.*)/ ? $1 : () } keys %head), 'docs/metrics.md has the same metrics');
+	join(' ', sort map { /^TYPE (.*)/ ? $1 : () } keys %all), 'docs/metrics.md has the same metrics');
 
 is(status($bridge, '/other'), 404, 'other paths are not there');
 is(status($bridge, '/metrics', '-X', 'POST', '-d', 'x'), 405, 'nor other methods');
@@ -133,11 +161,10 @@ is($bridge->stop, 0, 'it ends');
 
 # Neither without a broker.
 my $cut_off = start_bridge(uri => 'amqp://127.0.0.1:1');
-like(wait_status($cut_off, '/readyz', 503), qr/database|offline|broker/, 'not ready at first');
 ok($cut_off->wait_for_log(qr/broker not reachable/), 'the broker is away');
-like((request($cut_off, '/readyz'))[1], qr/broker/, 'nor without a broker');
+like(wait_status($cut_off, '/readyz', 503, qr/broker/), qr/broker/, 'nor without a broker');
 is(status($cut_off, '/healthz'), 200, 'that is none either');
-$cut_off->kill9;
+is($cut_off->stop, 0, 'it ends, too');
 
 # The loop hangs: the thread tells.
 my $hung = start_bridge(env => { ACME_OUTBOX_HANG_AT => 'claim-committed' });
