@@ -36,8 +36,7 @@
 #define CLAIM_SQL \
 	"SELECT " CLAIM_COLUMNS " FROM acme_outbox.claim($1, $2, $3, $4)"
 #define CLAIM_FAILED_SQL \
-	"SELECT " CLAIM_COLUMNS ", attempts, last_error, " \
-	"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') " \
+	"SELECT " CLAIM_COLUMNS ", attempts, last_error " \
 	"FROM acme_outbox.claim_failed($1, $2, $3)"
 #define SETTLE_SQL \
 	"SELECT id, expected, found FROM acme_outbox.settle($1, $2, $3::bigint[], " \

@@ -74,13 +74,13 @@ readdress(const struct row *row, struct message *m,
 	const PGresult *result = row->claim->result;
 	int			n = row->number;
 	const struct message_header added[DEAD_LETTER_HEADERS] = {
-		{HEADER_ORIGINAL_EXCHANGE, m->exchange, 0},
-		{HEADER_ORIGINAL_KEY, m->routing_key, 0},
-		{HEADER_ERROR_SERVICE, settings->origin, 0},
-		{HEADER_ERROR_MESSAGE, PQgetvalue(result, n, COL_LAST_ERROR), 0},
+		{HEADER_ORIGINAL_EXCHANGE, m->exchange, 0, false},
+		{HEADER_ORIGINAL_KEY, m->routing_key, 0, false},
+		{HEADER_ERROR_SERVICE, settings->origin, 0, false},
+		{HEADER_ERROR_MESSAGE, PQgetvalue(result, n, COL_LAST_ERROR), 0, false},
 		{HEADER_ERROR_ATTEMPTS, NULL,
-		strtoll(PQgetvalue(result, n, COL_ATTEMPTS), NULL, 10)},
-		{HEADER_ERROR_TIME, PQgetvalue(result, n, COL_CREATED_TEXT), 0},
+		strtoll(PQgetvalue(result, n, COL_ATTEMPTS), NULL, 10), false},
+		{HEADER_ERROR_TIME, NULL, m->created_at, true},
 	};
 
 	memcpy(headers, added, sizeof(added));

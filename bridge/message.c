@@ -166,6 +166,11 @@ set_header(amqp_table_t *table, const struct message_header *header)
 		entry->value.kind = AMQP_FIELD_KIND_UTF8;
 		entry->value.value.bytes = bytes_of(header->text);
 	}
+	else if (header->is_time)
+	{
+		entry->value.kind = AMQP_FIELD_KIND_TIMESTAMP;
+		entry->value.value.u64 = (uint64_t) header->number;
+	}
 	else
 	{
 		entry->value.kind = AMQP_FIELD_KIND_I64;
@@ -176,7 +181,7 @@ set_header(amqp_table_t *table, const struct message_header *header)
 static void
 add_headers(const struct message *m, amqp_table_t *table)
 {
-	struct message_header traceparent = {"traceparent", m->traceparent, 0};
+	struct message_header traceparent = {"traceparent", m->traceparent, 0, false};
 
 	if (m->traceparent)
 		set_header(table, &traceparent);

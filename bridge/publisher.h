@@ -71,6 +71,7 @@ struct message_header
 	const char *name;
 	const char *text;			/* NULL: the number counts */
 	int64_t		number;
+	bool		is_time;		/* seconds since 1970 */
 };
 
 /* A copy as it goes out; the texts belong to the claim. */

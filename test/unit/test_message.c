@@ -365,18 +365,21 @@ static void
 added_headers_win(void **state)
 {
 	static const struct message_header extra[] = {
-		{"x-error-message", "it broke", 0},
-		{"x-error-attempts", NULL, 5},
+		{"x-error-message", "it broke", 0, false},
+		{"x-error-attempts", NULL, 5, false},
+		{"x-error-original-time", NULL, 1700000000, true},
 	};
 	struct message m = example();
 	const amqp_table_t *table;
 
 	(void) state;
 	m.extra = extra;
-	m.extra_count = 2;
+	m.extra_count = 3;
 	assert_null(put(&m));
 	table = &properties()->headers;
-	assert_int_equal(table->num_entries, 2);
+	assert_int_equal(table->num_entries, 3);
+	assert_int_equal(find(table, "x-error-original-time")->kind,
+					 AMQP_FIELD_KIND_TIMESTAMP);
 	assert_int_equal(find(table, "x-error-attempts")->kind, AMQP_FIELD_KIND_I64);
 	assert_int_equal(find(table, "x-error-attempts")->value.i64, 5);
 	buffer_clear(&out);
@@ -384,7 +387,7 @@ added_headers_win(void **state)
 	m.traceparent = "00-11111111111111111111111111111111-2222222222222222-01";
 	assert_null(put(&m));
 	table = &properties()->headers;
-	assert_int_equal(table->num_entries, 5);
+	assert_int_equal(table->num_entries, 6);
 	assert_bytes(find(table, "x-error-message")->value.bytes, "it broke");
 	assert_bytes(find(table, "traceparent")->value.bytes, m.traceparent);
 }
