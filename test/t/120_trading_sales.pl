@@ -6,6 +6,7 @@
 use strict;
 use warnings;
 
+use AcmeOutbox::Check;
 use AcmeOutbox::Cluster;
 use AcmeOutbox::Trading;
 use PostgreSQL::Test::Utils;
@@ -135,6 +136,27 @@ is($trading->as($app, $call =~ s/'key'/'slow'/r), '409|{"code": "IDEMPOTENCY_KEY
 $session->query_safe('ROLLBACK');
 like($trading->as($app, $call =~ s/'key'/'slow'/r), qr/^201\|/, 'and is free when it rolled back');
 $session->quit;
+
+# Ten clients, or one that is impatient, with one key.
+
+$session = $trading->session($app);
+$session->query_safe("BEGIN; SELECT acme_outbox.context('acme');"
+	  . " SELECT * FROM trading.find_line_items_for_update('{pli-1}')");
+$sales = $trading->sql('SELECT count(*) FROM trading.sale');
+my @ten = map {
+	$trading->start($app, "BEGIN;\n$setup" . $call =~ s/'key'/'ten'/r . ";\nCOMMIT;\n")
+} 1 .. 10;
+ok(wait_until(sub { 1 == grep { AcmeOutbox::Trading::running($_) } @ten }),
+	'nine of ten with one key are answered while the first waits');
+$session->query_safe('COMMIT');
+$session->quit;
+my @ten_answers = AcmeOutbox::Trading::finish(@ten);
+is(scalar(grep { /^201\|/ } @ten_answers) . ' ' . scalar(grep { /IN_FLIGHT/ } @ten_answers), '1 9',
+	'one is granted, nine are told to wait');
+is($trading->sql('SELECT count(*) FROM trading.sale'), $sales + 1, 'one sale of them');
+is($trading->as($app, $call =~ s/'key'/'ten'/r) . "\n", (grep { /^201/ } @ten_answers)[0],
+	'and whoever asks again is told of it');
+
 my $too_much = $call =~ s/'key'/'much'/r =~ s/0\.01/1000/r;
 like($trading->as($app, $too_much), qr/^409\|.*INSUFFICIENT_STOCK.*1000\.000 asked for, 0\.0/,
 	'a refusal says what is left');
