@@ -104,7 +104,8 @@ check_run(const struct command_line *line)
 		signal(SIGPIPE, SIG_IGN);
 		srandom((unsigned) (getpid() ^ clock_now()));
 		report_settings(&report, &config);
-		if (config_text(&config, SET_ORIGIN))
+		if (config_text(&config, SET_ORIGIN) ||
+			config_text(&config, SET_CONSUMER))
 			check_database(&report, &config, &topics);
 		else
 			report_line(&report, VERDICT_SKIP, "database", NULL,

@@ -23,6 +23,15 @@ void		check_broker(struct report *report, const struct config *config,
 						 const struct check_topics *topics,
 						 const char *version);
 struct asking;
+struct session;
+bool		check_queue(struct report *report, struct asking *asking,
+						const char *check, const char *name);
+void		check_consumer_database(struct report *report,
+									const struct config *config,
+									struct session *session);
+void		check_consumer_broker(struct report *report,
+								  const struct config *config,
+								  struct asking *asking);
 void		check_reprocess(struct report *report, const struct config *config,
 							struct asking *asking);
 enum exit_status check_run(const struct command_line *line);

@@ -192,6 +192,8 @@ check_broker(struct report *report, const struct config *config,
 		report_topics(report, &asking, topics);
 		if (config_text(config, SET_DLQ))
 			check_reprocess(report, config, &asking);
+		if (config_text(config, SET_CONSUMER))
+			check_consumer_broker(report, config, &asking);
 	}
 	else
 		report_failure(report, &asking);

@@ -389,14 +389,21 @@ check_database(struct report *report, const struct config *config,
 		return;
 	}
 	snprintf(grant_step, sizeof(grant_step), "as an administrator: "
-			 "SELECT acme_outbox.grant_relay('%s', '%s')",
-			 PQuser(session_connection(&s)), origin);
+			 "SELECT acme_outbox.grant_%s('%s', '%s')", origin ? "relay" :
+			 "consumer", PQuser(session_connection(&s)), origin ? origin : "SCHEMA");
 	check_server(report, &s);
 	check_encoding_and_role(report, &s);
 	check_pooler(report, &s, &settings);
-	if (check_extension(report, &s))
+	if (!check_extension(report, &s))
 	{
-		check_contract(report, &s);
+		session_close(&s);
+		return;
+	}
+	check_contract(report, &s);
+	if (config_text(config, SET_CONSUMER))
+		check_consumer_database(report, config, &s);
+	else
+	{
 		check_privileges(report, &s);
 		check_origin(report, &s, origin);
 		check_worker(report, &s);

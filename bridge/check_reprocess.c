@@ -21,9 +21,10 @@ bytes_of(const char *text)
 	return (amqp_bytes_t){strlen(text), (void *) text};
 }
 
-static bool
-report_queue(struct report *report, struct asking *a, const char *check,
-			 const char *name)
+/* Is the queue there? */
+bool
+check_queue(struct report *report, struct asking *a, const char *check,
+			const char *name)
 {
 	if (!asking_queue(a, name))
 		report_line(report, VERDICT_FAIL, check, NULL,
@@ -116,8 +117,8 @@ check_reprocess(struct report *report, const struct config *config,
 
 	snprintf(exchange, sizeof(exchange), "%s" REPROCESS_SUFFIX, queue);
 	snprintf(lock, sizeof(lock), "%s" LOCK_SUFFIX, queue);
-	found = report_queue(report, a, "queue", queue);
-	found &= report_queue(report, a, "dlq", config_text(config, SET_DLQ));
+	found = check_queue(report, a, "queue", queue);
+	found &= check_queue(report, a, "dlq", config_text(config, SET_DLQ));
 	if (found && report_run(report, a, exchange, lock))
 		report_rights(report, a, queue, exchange, lock);
 	else

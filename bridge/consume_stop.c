@@ -54,13 +54,9 @@ is_finished(const struct consume *c)
 		subscription_is_quiet(&c->subscription);
 }
 
-void
-consume_keep_stopping(struct consume *c, msec_t now)
+static void
+keep_bounds(struct consume *c, msec_t now)
 {
-	if (c->state == CONSUME_CLOSING && c->broker.state == BROKER_DOWN)
-		consume_set_state(c, CONSUME_DONE);
-	if (c->state != CONSUME_STOPPING)
-		return;
 	subscription_end(&c->subscription, now);
 	broker_flush(&c->broker);
 	if (is_finished(c))
@@ -74,6 +70,16 @@ consume_keep_stopping(struct consume *c, msec_t now)
 		c->status = EXIT_TEMPORARY;
 		begin_closing(c, now);
 	}
+}
+
+/* The broker may have been away already: then nothing more would wake us. */
+void
+consume_keep_stopping(struct consume *c, msec_t now)
+{
+	if (c->state == CONSUME_STOPPING)
+		keep_bounds(c, now);
+	if (c->state == CONSUME_CLOSING && c->broker.state == BROKER_DOWN)
+		consume_set_state(c, CONSUME_DONE);
 }
 
 /* How long --once waits for the broker: each host has its turn. */

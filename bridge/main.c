@@ -50,7 +50,8 @@ static const struct entry commands[] = {
 	consume_run, NULL},
 	{COMMAND_CHECK, " [--topic NAME,...]",
 		"says whether a relay with these options would work, or with --dlq and\n"
-		"           --queue a reprocessing; it changes nothing. --topic, repeatable, "
+		"           --queue a reprocessing, or with --queue, --consumer and --handler\n"
+		"           a consumer; it changes nothing. --topic, repeatable, "
 		"names\n"
 		"           exchanges to look for",
 	NULL, check_run},
@@ -77,7 +78,7 @@ static const char end_text[] =
 "  73  reprocess: another run is at work on the queue\n"
 "  74  at start: the broker refused the login, or TLS with it failed; reprocess: a right is missing; or stdout is closed\n"
 "  75  --once, a stop or a reprocessing could not finish, try again\n"
-"  76  at start: extension missing, or its contract is unknown\n"
+"  76  at start: extension, inbox or handler missing, or the contract is unknown\n"
 "  77  at start: not permitted, or this copy was not adopted\n"
 "  78  check found something that fails";
 
