@@ -219,7 +219,6 @@ sub killed_saga
 	my ($deal, @lines) = @_;
 	my $victim = start_saga($deal, \@lines);
 	ok(wait_requested(1), 'a saga waits');
-	$trading->pump if $deal eq 'd4';
 	$trading->sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE usename = 'trading_app' AND query LIKE 'CALL trading.create_sale_saga%'});
 	AcmeOutbox::Trading::finish($victim);
