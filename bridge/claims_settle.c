@@ -72,13 +72,15 @@ append_row(struct settle_texts *texts, const struct row *row, bool first)
 	bool		has_error = failed && failed->lane != LANE_DEAD_LETTER;
 	const char *comma = first ? "" : ",";
 	char		number[32];
+	char		lanes;
 
 	snprintf(number, sizeof(number), "%s%lld", comma, (long long) row->id);
 	buffer_append_text(&texts->ids, number);
 	buffer_append_text(&texts->outcomes, comma);
 	buffer_append_text(&texts->outcomes, outcome_name(row_outcome(row)));
-	snprintf(number, sizeof(number), "%s%u", comma, row_lanes_done(row));
-	buffer_append_text(&texts->lanes, number);
+	lanes = (char) ('0' + row_lanes_done(row));
+	buffer_append_text(&texts->lanes, comma);
+	buffer_append(&texts->lanes, &lanes, 1);
 	buffer_append_text(&texts->errors, comma);
 	append_element(&texts->errors, has_error ? failed->error : NULL);
 }

@@ -21,6 +21,7 @@
 
 #include "amqp_frame.h"
 #include "utf8.h"
+#include "error_headers.h"
 
 #define MESSAGE_MAX		1024
 #define CONTEXT_MAX		4096
@@ -68,14 +69,14 @@ is_history(const amqp_table_entry_t *entry)
 static bool
 is_origin(const amqp_table_entry_t *entry)
 {
-	return is_named(entry, "x-original-exchange") ||
-		is_named(entry, "x-original-routing-key");
+	return is_named(entry, HEADER_ORIGINAL_EXCHANGE) ||
+		is_named(entry, HEADER_ORIGINAL_KEY);
 }
 
 static bool
 is_kept(const amqp_table_entry_t *entry, enum trimming trimming)
 {
-	if (begins_with(entry, "x-error-") || is_named(entry, "CC") ||
+	if (begins_with(entry, HEADER_ERROR_PREFIX) || is_named(entry, "CC") ||
 		is_named(entry, "BCC") || is_named(entry, "x-delivery-count"))
 		return false;
 	if (is_history(entry))
@@ -121,11 +122,11 @@ add_text(amqp_table_t *table, const char *name, const char *text, size_t most)
 static void
 add_origin(amqp_table_t *table, const struct delivery *d)
 {
-	if (!has_header(table, "x-original-exchange"))
-		add_bytes(table, "x-original-exchange", d->exchange.bytes,
+	if (!has_header(table, HEADER_ORIGINAL_EXCHANGE))
+		add_bytes(table, HEADER_ORIGINAL_EXCHANGE, d->exchange.bytes,
 				  d->exchange.length);
-	if (!has_header(table, "x-original-routing-key"))
-		add_bytes(table, "x-original-routing-key", d->routing_key.bytes,
+	if (!has_header(table, HEADER_ORIGINAL_KEY))
+		add_bytes(table, HEADER_ORIGINAL_KEY, d->routing_key.bytes,
 				  d->routing_key.length);
 }
 
@@ -135,12 +136,12 @@ add_error(amqp_table_t *table, const struct delivery *d, const char *service,
 {
 	const struct failure *failure = &d->failure;
 
-	add_text(table, "x-error-service", service, SHORT_TEXT_MAX);
-	add_text(table, "x-error-sqlstate", failure->sqlstate, SQLSTATE_LENGTH);
-	add_text(table, "x-error-message", failure->message, MESSAGE_MAX);
+	add_text(table, HEADER_ERROR_SERVICE, service, SHORT_TEXT_MAX);
+	add_text(table, HEADER_ERROR_SQLSTATE, failure->sqlstate, SQLSTATE_LENGTH);
+	add_text(table, HEADER_ERROR_MESSAGE, failure->message, MESSAGE_MAX);
 	if (trimming < TRIM_CONTEXT)
-		add_text(table, "x-error-context", failure->context, CONTEXT_MAX);
-	add(table, "x-error-attempts", AMQP_FIELD_KIND_I64)->value.value.i64 =
+		add_text(table, HEADER_ERROR_CONTEXT, failure->context, CONTEXT_MAX);
+	add(table, HEADER_ERROR_ATTEMPTS, AMQP_FIELD_KIND_I64)->value.value.i64 =
 		d->attempts;
 }
 
@@ -164,7 +165,7 @@ fill_headers(amqp_basic_properties_t *p, const amqp_table_t *original,
 	add_origin(table, d);
 	add_error(table, d, service, trimming);
 	if (p->_flags & AMQP_BASIC_TIMESTAMP_FLAG)
-		add(table, "x-error-original-time",
+		add(table, HEADER_ERROR_TIME,
 			AMQP_FIELD_KIND_TIMESTAMP)->value.value.u64 = p->timestamp;
 	p->_flags |= AMQP_BASIC_HEADERS_FLAG;
 	return true;
