@@ -1,11 +1,15 @@
 # "check" for a consumer: it names what would keep one from working, says what cannot be
-# seen, and changes nothing.
+# seen, and changes nothing. The commands of docs/consume.md work as printed, with the
+# service that docs/inbox.md sets up; its links lead somewhere.
 use strict;
 use warnings;
 
 use AcmeOutbox::Broker;
 use AcmeOutbox::Cluster;
 use AcmeOutbox::Consumer;
+use FindBin;
+use lib "$FindBin::RealBin/../docs";
+use Page;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -39,6 +43,35 @@ $node->sql("ALTER ROLE eater SET acme_outbox.inbox_schema = 'nowhere'");
 report('no inbox', 78, [qr/^FAIL +inbox +schema "nowhere" has none/m]);
 is($broker->count('work'), 1, 'no message was taken');
 is($node->sql('SELECT count(*) FROM acme_outbox.processed_event'), 0, 'and nothing written');
+
+# The page.
+
+my $docs = ($ENV{ACME_STAGE} // "$FindBin::RealBin/../..") . '/docs';
+my $page = Page->read_page("$docs/consume.md");
+my @setup = grep { $_->{language} eq 'sql' } Page->read_page("$docs/inbox.md")->blocks;
+$node->sql($_->{text}) for @setup[ 0, 1 ];
+$broker->declare_queue('trading.invoices', 'x-queue-type' => 'quorum');
+$broker->declare_exchange('trading.dlx', 'direct');
+$broker->fill('trading.invoices', '{"header": {"eventId": "i-1"}, "body": {"payload": {"dealId": "d-1"}}}');
+
+my ($commands) = grep { $_->{language} eq 'sh' } $page->blocks;
+$commands->{text} =~ s/\\\n\s*//g;
+my @words = map { [ split ' ', $_ ] } split /\n/, $commands->{text};
+is(join(' ', map { $_->[1] } @words), 'check consume', 'the page checks, then consumes');
+my @run = map {
+	my ($program, $command, @args) = @$_;
+	AcmeOutbox::Bridge->start($node, $broker, command => $command, origin => '', user => 'trading_app', args => \@args);
+} @words;
+is($run[0]->wait_exit(20), 0, 'its check finds nothing wrong') or diag $run[0]->stdout_text;
+ok($node->wait_sql("SELECT status = 'INVOICED' FROM trading.deal WHERE id = 'd-1'"), 'its consumer invoices the deal');
+is($run[1]->stop, 0, 'and stops');
+is($broker->count('trading.invoices'), 0, 'the message is acknowledged');
+
+my @dead = grep {
+	my $target = length $_->[0] ? "$docs/$_->[0]" : "$docs/consume.md";
+	!-e $target || (defined $_->[1] && !Page->read_page($target)->anchors->{ $_->[1] })
+} $page->links;
+is(join(' ', map { join '#', map { $_ // '' } @$_ } @dead), '', 'its links lead somewhere');
 
 $node->stop;
 done_testing();
