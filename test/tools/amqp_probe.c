@@ -7,8 +7,9 @@
  *		takes messages and prints each as one JSON line; ends after N
  *		messages, or when none came for S seconds (default 2).  --keep puts
  *		them back in the end; --reject lets them die where they are.
- *	amqp_probe count --uri URI --queue Q
- *		prints the number of messages that are ready
+ *	amqp_probe count --uri URI --queue Q[,Q...]
+ *		prints the number of messages that are ready, after its name if there
+ *		are several
  *	amqp_probe publish --uri URI --exchange E --key K [--count N]
  *		[--message-id ID] [--body TEXT] [--numbered] [--typed]
  *		publishes with confirms; exit status 0 once all are confirmed.
@@ -309,12 +310,23 @@ static void
 count(const struct options *opt)
 {
 	amqp_connection_state_t conn = open_connection(opt->uri);
-	amqp_queue_declare_ok_t *ok;
+	bool		many = strchr(opt->queue, ',') != NULL;
+	char	   *names = strdup(opt->queue);
 
-	ok = amqp_queue_declare(conn, CHANNEL, amqp_cstring_bytes(opt->queue),
-							1, 0, 0, 0, amqp_empty_table);
-	check(amqp_get_rpc_reply(conn), "could not look at the queue");
-	printf("%" PRIu32 "\n", ok->message_count);
+	if (names == NULL)
+		fail("out of memory");
+	for (char *name = strtok(names, ","); name; name = strtok(NULL, ","))
+	{
+		amqp_queue_declare_ok_t *ok =
+			amqp_queue_declare(conn, CHANNEL, amqp_cstring_bytes(name),
+							   1, 0, 0, 0, amqp_empty_table);
+
+		check(amqp_get_rpc_reply(conn), "could not look at the queue");
+		if (many)
+			printf("%s ", name);
+		printf("%" PRIu32 "\n", ok->message_count);
+	}
+	free(names);
 	close_connection(conn);
 }
 
