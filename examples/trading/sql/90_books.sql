@@ -10,7 +10,7 @@ CREATE SCHEMA IF NOT EXISTS operation;
 /*
  * differs(projection) returns bigint
  *
- *	 Rows in which a report table is not what its source says, in either direction.
+ *	 How many rows of a report table are not what its source says, are missing or too many.
  */
 CREATE FUNCTION operation.differs(projection text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
@@ -27,14 +27,38 @@ BEGIN
 			SELECT to_jsonb(r) - '{last_event_at,last_event_id}'::text[] AS r
 			FROM reporting.rpt_%1$s r
 		)
-		SELECT count(*) FROM (
-			(TABLE expected EXCEPT TABLE present) UNION ALL (TABLE present EXCEPT TABLE expected)) d
+		SELECT greatest(
+			(SELECT count(*) FROM (TABLE expected EXCEPT TABLE present) missing),
+			(SELECT count(*) FROM (TABLE present EXCEPT TABLE expected) wrong))
 		$query$, projection) INTO found;
 	RETURN found;
 END
 $$;
 COMMENT ON FUNCTION operation.differs(text) IS
 	'how many rows of a report table are not what its source says';
+
+/* Which consumer gets what: ../queues bindings | psql -c 'COPY operation.binding FROM stdin' */
+CREATE TABLE operation.binding (
+	consumer text NOT NULL,
+	exchange text NOT NULL,
+	key      text NOT NULL
+);
+COMMENT ON TABLE operation.binding IS 'the broker''s bindings of work queues';
+COMMENT ON COLUMN operation.binding.key IS 'regular expression of the routing keys';
+
+CREATE VIEW operation.undelivered AS
+	SELECT DISTINCT b.consumer, e.event_id, e.event_name
+	FROM acme_outbox.outbox_entry e
+	JOIN operation.binding b
+		ON b.exchange IN (e.topic, 'acme.audit-feed') AND e.routing_key ~ b.key
+	LEFT JOIN (TABLE trading.processed_event UNION ALL TABLE inventory.processed_event
+		UNION ALL TABLE accounting.processed_event UNION ALL TABLE commission.processed_event
+		UNION ALL TABLE reporting.processed_event UNION ALL TABLE notification.processed_event
+		UNION ALL TABLE audit.processed_event) p
+		ON p.consumer = b.consumer AND p.event_id = e.event_id::text
+	WHERE p.event_id IS NULL;
+COMMENT ON VIEW operation.undelivered IS
+	'events that a consumer is to get and has not recorded: on their way, or dead letters';
 
 CREATE VIEW operation.books AS
 	SELECT page, line, trim_scale(one) AS one, trim_scale(other) AS other, one = other AS balanced
@@ -75,6 +99,8 @@ CREATE VIEW operation.books AS
 			+ (SELECT count(*) FROM acme_outbox.outbox_entry e WHERE e.payload LIKE '%token%'), 0),
 		('delivery', 'messages that wait to be sent, or failed; none',
 			(SELECT count(*) FROM acme_outbox.outbox_entry e WHERE e.status <> 'PUBLISHED'), 0),
+		('delivery', 'events that a consumer was to get and has not recorded; none',
+			(SELECT count(*) FROM operation.undelivered), 0),
 		('delivery', 'messages parked and open; none',
 			(SELECT count(*) FROM acme_outbox.parked_open), 0),
 		('delivery', 'violations that verify() finds; none',
