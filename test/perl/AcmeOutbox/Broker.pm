@@ -215,6 +215,13 @@ sub count
 	return $out;
 }
 
+# The same of several queues, as a hash.
+sub counts
+{
+	my ($self, @queues) = @_;
+	return split ' ', $self->probe('count', '--queue', join(',', @queues));
+}
+
 sub wait_count
 {
 	my ($self, $queue, $at_least, $seconds) = @_;
@@ -235,6 +242,14 @@ sub drain
 	return map { decode_json($_) } split /\n/,
 	  $self->probe('drain', '--queue', $queue // 'all', '--timeout',
 		$opt{timeout} // 1.5, ($opt{count} ? ('--count', $opt{count}) : ()));
+}
+
+# The same, and put them back.
+sub drain_keep
+{
+	my ($self, $queue) = @_;
+	return map { decode_json($_) } split /\n/,
+	  $self->probe('drain', '--keep', '--queue', $queue, '--timeout', 1);
 }
 
 # Close every connection of a user from the broker's side.
