@@ -5,7 +5,7 @@
 #   make installcheck   regression and isolation tests in a running server,
 #                       found through the usual PG* variables
 #   make test           every test, in private servers; SUITES= and TESTS= select
-#   make demo           a small order service, twenty seconds long
+#   make demo           a trading platform of eight services, with faults
 #   make bench          measure throughput
 #   make mutants        plant faults, one at a time: a test must notice each
 #   make soak           everything at once, with faults at random; SOAK_MINUTES
@@ -115,7 +115,7 @@ test:
 	SUITES="$(SUITES)" TESTS="$(TESTS)" test/run
 
 demo:
-	examples/demo/run
+	examples/trading/run
 
 bench:
 	test/bench/run
