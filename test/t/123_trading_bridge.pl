@@ -54,22 +54,10 @@ sub doomed_relay
 		args => \@relay);
 }
 
-# The bridge that feeds a consumer, as its service.
 sub consume
 {
 	my ($consumer) = @_;
-	my ($service) = split /\./, $consumer;
-	return $platform->{bridges}{"consume $consumer"} = AcmeOutbox::Bridge->start(
-		$platform->{node}, undef,
-		command => 'consume',
-		user    => "${service}_app",
-		uri     => $platform->uri($service),
-		env     => { PGDATABASE => AcmeOutbox::Platform::DATABASE },
-		args    => [
-			'--queue', "$consumer.events", '--consumer', $consumer,
-			'--handler', AcmeOutbox::Trading::handler_of($consumer),
-			'--reconnect-max', '1s', '--summary-interval', '1s'
-		]);
+	return $platform->consume($consumer, '--reconnect-max', '1s', '--summary-interval', '1s');
 }
 
 # All of them; the sub is what happens while they wait.

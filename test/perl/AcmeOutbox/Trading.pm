@@ -189,8 +189,6 @@ SELECT json_build_object('id', id, 'key', routing_key, 'envelope', payload) FROM
 SQL
 }
 
-sub handler_of { my ($consumer) = @_; return $consumers{$consumer}{handler}; }
-
 # The consumer that a routing key leads to.
 sub consumer_of
 {
