@@ -35,11 +35,12 @@ run_plain()
 		"$broker_uri" bench order.placed "$1" "$2" "$drain_window"
 }
 
+# run_bridge [OPTION ...]
 run_bridge()
 {
 	timed bridge env PGUSER=bench_relay RABBITMQ_URI="$broker_uri" \
 		"$bin/stopwatch" "$work/stopwatch.out" "$bin/acme-outbox-bridge" \
-		relay --origin shop --once
+		relay --origin shop --once "$@"
 }
 
 record_drain()
@@ -75,6 +76,25 @@ measure_drain()
 	check_published "$entries"
 }
 
+# Each message twice: the second time to a fanout exchange with a queue of its own.
+measure_audit()
+{
+	local round=$1 entries=$2
+	fresh_database acme_outbox
+	await_worker
+	fill acme_outbox "$entries"
+	fresh_queue '{"x-queue-type": "quorum"}'
+	broker_api PUT exchanges/%2f/bench-audit '{"type": "fanout", "durable": true}'
+	broker_api PUT queues/%2f/bench-audit '{"durable": true, "arguments": {"x-queue-type": "quorum"}}'
+	broker_api POST bindings/%2f/e/bench-audit/q/bench-audit '{}'
+	run_bridge --audit-exchange bench-audit
+	record_drain "$round" "bridge with the audit lane, quorum queues" "$entries"
+	[ "$("$bin/amqp_probe" count --uri "$broker_uri" --queue bench-audit)" = "$entries" ] \
+		|| die "the audit queue does not have all $entries"
+	broker_api DELETE queues/%2f/bench-audit
+	check_published "$entries"
+}
+
 # A broker that has just started is slow.
 warm_up()
 {
@@ -95,11 +115,13 @@ part_drain()
 	for type in quorum classic; do
 		compare drain messages "bridge, $type queue" "plain publisher, $type queue" '>=0.8'
 	done
+	compare drain messages "bridge with the audit lane, quorum queues" "bridge, quorum queue"
 	warm_up "$entries"
 	for round in $(seq "$rounds"); do
 		for type in quorum classic; do
 			measure_drain "$round" "$type" "$entries"
 		done
+		measure_audit "$round" "$entries"
 	done
 }
 
