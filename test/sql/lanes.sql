@@ -1,6 +1,7 @@
 -- An event that has arrived and lacks only its audit copy: it waits for that alone, holds
 -- back nothing of its key and is held back by nothing.
 SET client_min_messages = warning;
+SET jit = off;
 SET acme_outbox.autocommit_publish = off;
 SET acme_outbox.origin = 'lanes';
 \pset format unaligned

@@ -1,5 +1,6 @@
 -- What operators call.
 SET client_min_messages = warning;
+SET jit = off;
 SET acme_outbox.autocommit_publish = off;
 SET acme_outbox.origin = 'ops';
 SET acme_outbox.max_attempts = 1;

@@ -1,6 +1,7 @@
 -- A restored database: no cursor, no claims, and entries in flight.  They are released
 -- first, a bounded number by each claim, and nothing of their keys goes before them.
 SET client_min_messages = warning;
+SET jit = off;
 SET acme_outbox.autocommit_publish = off;
 SET acme_outbox.origin = 'recovery';
 \pset format unaligned
