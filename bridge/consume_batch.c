@@ -481,10 +481,12 @@ handle_outcome(struct consume *c, struct delivery *d, const PGresult *result,
 	note_given_up(c, d);
 }
 
+/* A session that did its work is a good one, however short it lives. */
 static void
 note_success(struct consume *c)
 {
 	c->troubles = 0;
+	backoff_reset(&c->db.backoff);
 	backoff_reset(&c->pause_backoff);
 	if (c->limit < BATCH_MAX)
 		c->limit *= 2;

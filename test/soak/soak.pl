@@ -3,6 +3,9 @@
 # arrived: what was committed, what the consumer saw and what is PUBLISHED are the same
 # events, keys are in order, nothing was charged, and verify() is clean. A kind of fault
 # that never happened fails the run, too.
+#
+# Beside it two bridges consume a second queue: what was committed is applied or parked
+# once, or is a dead letter, whatever its handler does and whoever is killed.
 use strict;
 use warnings;
 
@@ -43,6 +46,36 @@ my %count;
 $node->sql("SELECT acme_outbox.grant_relay('relay', '$_')") for ORIGINS;
 # What was committed, written by the same transactions, beside the outbox.
 $node->sql('CREATE TABLE journal (event_id uuid, origin text, kind text)');
+
+# Sixteen kinds of events by their ids: one is parked, one always fails, one fails at
+# first, one ends its session at first, the others are applied.
+$broker->declare_exchange('dlx', 'direct');
+for my $queue (qw(work dead)) { $broker->declare_queue($queue, 'x-queue-type' => 'classic'); }
+$broker->bind('dead', 'dlx', 'dead-letter');
+$broker->bind('work', 'events');
+$node->sql(<<'SQL');
+CREATE ROLE eater LOGIN;
+SELECT acme_outbox.grant_consumer('eater', 'acme_outbox');
+CREATE TABLE applied (event_id uuid);
+GRANT INSERT ON applied TO eater;
+CREATE FUNCTION eat(message jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	id      text := message #>> '{header,eventId}';
+	kind    int := hashtext(id) & 15;
+	attempt int := acme_outbox.message() ->> 'attempt';
+BEGIN
+	IF kind = 0 THEN
+		PERFORM acme_outbox.park('INVALID_STATE', 'thing', id);
+		RETURN;
+	END IF;
+	INSERT INTO applied VALUES (id::uuid);
+	IF kind = 1 OR (kind = 2 AND attempt < 3) THEN
+		RAISE EXCEPTION 'not now';
+	ELSIF kind = 3 AND hashtext('x' || id) & 7 = 0 AND attempt < 3 THEN
+		PERFORM pg_terminate_backend(pg_backend_pid());
+	END IF;
+END $$;
+SQL
 
 # One query that may meet a server that is just being restarted.
 sub try_sql
@@ -186,6 +219,31 @@ sub keep_relays
 	return;
 }
 
+my @consumers;    # { bridge, expected => why it may end }
+
+# Two, always; the same rule.
+sub keep_consumers
+{
+	for my $consumer (grep { !$_->{bridge}->running } @consumers)
+	{
+		my $status = $consumer->{bridge}->wait_exit(1) // 'none';
+		my $log = $consumer->{bridge}->log_text;
+		push @bad_ends, "consumer: $status: " . substr($log, -600)
+		  if defined $consumer->{expected} ? $consumer->{expected} ne $status : $log =~ /msg=consuming/;
+	}
+	@consumers = grep { $_->{bridge}->running } @consumers;
+	push @consumers, {
+		bridge => AcmeOutbox::Bridge->start($node, $broker,
+			command => 'consume',
+			user    => 'eater',
+			uri     => $broker->uri(port => $proxy->port),
+			args    => [ '--queue', 'work', '--consumer', 'eat', '--handler', 'public.eat',
+				'--dead-letter-exchange', 'dlx', '--retry-backoff', '50ms', '--confirm-timeout', '5s',
+				'--connect-timeout', '3s', '--heartbeat', '3s', '--reconnect-max', '2s', '--max-attempts', 10 ])
+	} while @consumers < 2;
+	return;
+}
+
 sub any_relay { my @running = grep { !defined $_->{expected} && !$_->{frozen} } @relays; return $running[ rand @running ]; }
 
 # ---- faults ----
@@ -213,6 +271,12 @@ my %faults = (
 		my $relay = any_relay() or return 0;
 		$relay->{expected} = 'signal 9';
 		$relay->{bridge}->signal('KILL');
+		return 1;
+	},
+	'consumer killed' => sub {
+		my ($consumer) = grep { !defined $_->{expected} && $_->{bridge}->running } shuffle @consumers or return 0;
+		$consumer->{expected} = 'signal 9';
+		$consumer->{bridge}->signal('KILL');
 		return 1;
 	},
 	'relay frozen' => sub {
@@ -243,7 +307,7 @@ my %faults = (
 	},
 	'backend killed' => sub {
 		my $pid = try_sql(
-			"SELECT pid FROM pg_stat_activity WHERE usename = 'relay' ORDER BY random() LIMIT 1");
+			"SELECT pid FROM pg_stat_activity WHERE usename IN ('relay', 'eater') ORDER BY random() LIMIT 1");
 		return 0 unless $pid && kill 'KILL', $pid;
 		return wait_for_server();
 	},
@@ -298,6 +362,7 @@ sub resolve_prepared
 # ---- the run ----
 
 keep_relays();
+keep_consumers();
 child(\&write_some) for 1 .. WRITERS;
 child(\&consume);
 wait_until(sub { -s $seen_file }) or die "nothing flows\n";
@@ -310,6 +375,7 @@ while (time() < $end)
 		last if time() >= $end;
 		run_later();
 		keep_relays();
+		keep_consumers();
 		resolve_prepared();
 		my $before = -s $seen_file;
 		$count{"fault: $name"}++ if eval { $faults{$name}->() };
@@ -345,6 +411,32 @@ ok( wait_until(sub {
 		return $broker->count == 0 && waitpid($consumer, WNOHANG) != 0;
 	}),
 	'the queue is empty');
+
+# Every committed event was applied, parked or given up.
+my @dead;
+ok( wait_until(sub {
+		keep_consumers();
+		push @dead, map { decode_json($_->{body})->{header}{eventId} } $broker->drain('dead', timeout => 0.5);
+		my $list = join ',', map { "'$_'" } @dead;
+		my $left = try_sql(
+			"SELECT count(*) FROM journal j WHERE NOT EXISTS (SELECT FROM applied a WHERE a.event_id = j.event_id) AND NOT EXISTS (SELECT FROM acme_outbox.parked_message p WHERE p.event_id = j.event_id::text) AND NOT j.event_id = ANY (ARRAY[$list]::uuid[])"
+		);
+		return defined $left && $left == 0 && $broker->count('work') == 0;
+	}),
+	'consumers: every event was applied, parked or given up');
+$count{'applied'} = $node->sql('SELECT count(*) FROM applied');
+$count{'parked'} = $node->sql('SELECT count(*) FROM acme_outbox.parked_message');
+$count{'dead letters'} = @dead;
+is($node->sql('SELECT count(*) - count(DISTINCT event_id) FROM applied'), 0, 'consumers: none was applied twice');
+is($node->sql('SELECT count(*) - count(DISTINCT event_id) FROM acme_outbox.parked_message'), 0, 'consumers: none was parked twice');
+is( $node->sql('SELECT count(*) FROM applied a WHERE NOT EXISTS (SELECT FROM journal j WHERE j.event_id = a.event_id)'),
+	0, 'consumers: nothing was applied that was not committed');
+is($node->sql('SELECT count(*) FROM applied WHERE hashtext(event_id::text) & 15 < 2'), 0, 'consumers: nothing that fails or is parked was applied');
+my $given_up = join ',', map { "'$_'" } @dead;
+is($node->sql("SELECT count(*) FROM unnest(ARRAY[$given_up]::text[]) id WHERE hashtext(id) & 15 > 3 OR hashtext(id) & 15 = 0"),
+	0, 'consumers: no healthy event was given up');
+cmp_ok($count{$_}, '>', 0, "consumers: the stress happened: $_") for 'applied', 'parked', 'dead letters';
+is(scalar(grep { $_->{bridge}->stop(20) } @consumers), 0, 'consumers: they stop cleanly');
 
 my @messages = map { decode_json($_) } split /\n/, slurp_file($seen_file);
 my %journal = map { $_ => 1 } split /\n/, $node->sql('SELECT event_id FROM journal');
