@@ -117,7 +117,7 @@ COMMENT ON FUNCTION acme_outbox.claim_failed(text, bigint, integer) IS
  *	 ids, outcomes, lanes, errors  aligned arrays; lanes and errors may hold nulls;
  *	 lanes are bits that are done now: 1 business, 2 audit
  *	 Result: only entries that were not settled: found is the status someone else
- *	 gave them, GONE, or LOCKED (still in the claim: settle again).
+ *	 gave them, GONE, or LOCKED by someone, or just changed (still in the claim: settle again).
  *	 Errors: OX101 fenced, OX102 not granted, OX105 arguments.
  *	 Safe to repeat.
  */

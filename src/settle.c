@@ -5,7 +5,9 @@
  * The claim row is locked first, which serialises settle with a takeover.  An entry
  * is changed only while it is PUBLISHING under this very claim: whoever moved it in
  * between wins, and the difference is returned.  An entry that another session holds
- * locked is not waited for; it stays in the claim and is returned as LOCKED.
+ * locked is not waited for; it stays in the claim and is returned as LOCKED.  So is one
+ * that somebody changed after it was read here: it may still be the claim's, and would be
+ * in flight for ever if it left it.
  *
  * The common outcome, PUBLISHED, is one change for all rows; the others are worked
  * out here, row by row, because each has its own wait.  Settling twice is safe: an
@@ -177,6 +179,15 @@ find_rows(EntryTable *table, int64 claim_id, SettleRow *rows, int n)
 	entry_scan_end(&finder);
 }
 
+/* Changed, or not what was read any more: then it is to be looked at again. */
+static void
+note_change(SettleRow *row, bool changed)
+{
+	row->changed = changed;
+	if (!changed)
+		row->found = FOUND_LOCKED;
+}
+
 /* ---- PUBLISHED, all at once ---- */
 
 static int
@@ -232,9 +243,8 @@ settle_published_directly(EntryTable *table, EntryUpdate *update, SettleRow *row
 			continue;
 		entry_update_set(update, ENTRY_LANES_DONE,
 						 Int16GetDatum(row->lanes_done | row->lanes));
-		row->changed = row->key_is_free = entry_update_row(update, &row->tid);
-		if (!row->changed)
-			row->found = FOUND_MOVED;
+		note_change(row, entry_update_row(update, &row->tid));
+		row->key_is_free = row->changed;
 	}
 	entry_update_end(update);
 }
@@ -267,8 +277,7 @@ settle_published_by_plan(int64 claim_id, SettleRow *rows, int n)
 		if (!rows[i].changed && is_published_with(&rows[i], rows[i].lanes))
 		{
 			settle_published_with(claim_id, rows, n, rows[i].lanes);
-			if (!rows[i].changed)
-				rows[i].found = FOUND_MOVED;
+			note_change(&rows[i], rows[i].changed);
 		}
 }
 
@@ -290,10 +299,8 @@ settle_published_redacted(int64 claim_id, SettleRow *row)
 	Datum		args[] = {PointerGetDatum(&row->tid), Int64GetDatum(claim_id),
 	Int16GetDatum(row->lanes), PointerGetDatum(row->redacted)};
 
-	row->changed = row->key_is_free =
-		plan_run(&published_redacted_plan, args, NULL, SPI_OK_UPDATE) == 1;
-	if (!row->changed)
-		row->found = FOUND_MOVED;
+	note_change(row, plan_run(&published_redacted_plan, args, NULL, SPI_OK_UPDATE) == 1);
+	row->key_is_free = row->changed;
 }
 
 /* ---- the other outcomes, one by one ---- */
@@ -347,10 +354,8 @@ settle_one(int64 claim_id, SettleRow *row, TimestampTz now)
 
 	policy_of_topic(row->topic, &policy);
 	outcome_next_state(row->outcome, &row->past, &policy, now, &state);
-	row->changed = write_state(claim_id, row, &state);
-	if (!row->changed)
-		row->found = FOUND_MOVED;
-	else if (strcmp(state.status, "FAILED") == 0 && !row->past.was_failed)
+	note_change(row, write_state(claim_id, row, &state));
+	if (row->changed && strcmp(state.status, "FAILED") == 0 && !row->past.was_failed)
 		report_given_up(row);
 	row->key_is_free = row->changed &&
 		(row->past.arrived || (strcmp(state.status, "PENDING") != 0 &&

@@ -15,7 +15,7 @@ typedef enum Found
 	FOUND_OURS,					/* PUBLISHING under this claim, and not locked */
 	FOUND_MOVED,
 	FOUND_GONE,
-	FOUND_LOCKED
+	FOUND_LOCKED				/* by another session, or just changed by it */
 } Found;
 
 typedef struct SettleRow
