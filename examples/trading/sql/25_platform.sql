@@ -62,7 +62,7 @@ LANGUAGE sql AS $$
 $$;
 COMMENT ON FUNCTION platform.accept_invitation(text) IS 'let in whoever has the token, once';
 
-GRANT SELECT, INSERT, UPDATE ON platform.app_user TO platform_app;
+GRANT SELECT, INSERT, UPDATE (status, token_hash) ON platform.app_user TO platform_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA platform TO platform_app;
 
 RESET ROLE;

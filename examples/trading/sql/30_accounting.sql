@@ -201,7 +201,8 @@ END
 $$;
 COMMENT ON FUNCTION accounting.close_period(text) IS 'close a month, with its totals';
 
-GRANT SELECT, INSERT, UPDATE ON accounting.period TO accounting_app;
+GRANT SELECT, INSERT, UPDATE (status, invoices, amount, changed_at) ON accounting.period
+	TO accounting_app;
 GRANT SELECT, INSERT, UPDATE (status, changed_at) ON accounting.invoice TO accounting_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA accounting TO accounting_app;
 

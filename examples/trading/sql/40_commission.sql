@@ -96,7 +96,7 @@ $$;
 COMMENT ON FUNCTION commission.on_trading_event(jsonb) IS
 	'handler: calculate the commission of a locked deal, by the version in the routing key';
 
-GRANT SELECT, INSERT, UPDATE ON commission.trader_rate TO commission_app;
+GRANT SELECT, INSERT, UPDATE (rate) ON commission.trader_rate TO commission_app;
 GRANT SELECT, INSERT ON commission.commission TO commission_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA commission TO commission_app;
 ALTER DEFAULT PRIVILEGES IN SCHEMA commission GRANT EXECUTE ON FUNCTIONS TO commission_app;
