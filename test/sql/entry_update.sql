@@ -43,11 +43,11 @@ DROP TABLE t.seen;
 \echo rows that find no room in their page: every index finds them
 ALTER TABLE acme_outbox.outbox_entry SET (fillfactor = 100);
 SELECT count(acme_outbox.publish('moved', 'k' || n, NULL, 'Happened',
-	to_json((SELECT string_agg(md5(n || ' ' || i), '') FROM generate_series(1, 40) i))::text)) FROM generate_series(1, 30) n;
+	to_json((SELECT string_agg(md5(n || ' ' || i), '') FROM generate_series(1, 40) i))::text)) FROM generate_series(1, 300) n;
 ALTER TABLE acme_outbox.outbox_entry SET (fillfactor = 45);
 CREATE TEMP TABLE place AS SELECT id, (ctid::text::point)[0] AS page FROM acme_outbox.outbox_entry
 	WHERE origin = 'update' AND topic = 'moved';
-SELECT count(*) FROM acme_outbox.claim('update', t.epoch('update'), 100, 1000000);
+SELECT count(*) FROM acme_outbox.claim('update', t.epoch('update'), 500, 10000000);
 SELECT t.settle('update', '*', 'PUBLISHED') LIKE 'ok%' AS settled;
 SELECT count(*) > 5 AS moved FROM pg_temp.place p JOIN acme_outbox.outbox_entry e USING (id)
 	WHERE e.origin = 'update' AND (e.ctid::text::point)[0] <> p.page;
