@@ -107,13 +107,26 @@ for my $queue ('commission.trading.events', 'accounting.trading.events')
 }
 $broker->api('POST', "queues/$broker->{vhost}/commission.trading.events/get",
 	{ count => 1, ackmode => 'reject_requeue_false', encoding => 'auto' });
-ok($broker->wait_count('commission.trading.dlq', 1), 'rejected by commission: in its queue for dead letters');
+ok($broker->wait_count('commission.trading.dlq', 1),
+	'rejected by commission: in its queue for dead letters');
 my ($dead) = $broker->drain('commission.trading.dlq', count => 1, timeout => 1);
 is($dead->{routing_key}, 'dead-letter', 'under the key dead-letter');
 is($dead->{headers}{'x-death'}[0]{'routing-keys'}[0], 'trading.deal.locked.v2',
 	'its own key is in x-death');
 is(join(' ', grep { $broker->count($_) > 0 } grep { /\.dlq$/ } @queues), '',
 	'no other consumer got it');
+
+# What a relay gives up is its own service's, and without secrets.
+
+$platform->app('platform', q{SELECT platform.invite_user('lost@acme.example')});
+$platform->sql(q{UPDATE acme_outbox.outbox_entry SET status = 'FAILED', failed_at = now()});
+$platform->relay_of('platform');
+ok($broker->wait_count('platform.outbox.dlq', 1), 'a failed invitation is in platform.outbox.dlq');
+my ($given_up) = $broker->drain('platform.outbox.dlq', count => 1, timeout => 1);
+like($given_up->{body}, qr/lost\@acme\.example/, 'with its payload');
+unlike($given_up->{body}, qr/token/, 'but the token');
+is($broker->count('notification.platform.dlq'), 0, 'and in no consumer\'s queue');
+$platform->stop_bridges;
 
 # Schemas.
 

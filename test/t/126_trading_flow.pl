@@ -32,7 +32,8 @@ sub trade
 	$platform->app('trading', qq{
 		SELECT trading.create_deal('{"id": "$id", "traderId": "tom", "customerId": "carla", "currency": "EUR"}');
 		$buy
-		SELECT trading.create_sale('{"dealId": "$id", "lines": [{"lineItemId": "$line", "quantity": 1, "unitPrice": 9}]}');
+		SELECT trading.create_sale('{"dealId": "$id",
+			"lines": [{"lineItemId": "$line", "quantity": 1, "unitPrice": 9}]}');
 		SELECT trading.lock_deal('$id', '2.0.0')});
 	return map { $platform->sql("SELECT event_id FROM acme_outbox.outbox_entry
 		WHERE message_key = '$id' AND event_name = '$_'") } qw(trading.sale.created trading.deal.locked);
@@ -78,7 +79,8 @@ $platform->sql(q{ALTER ROLE trading_app NOLOGIN; ALTER ROLE trading_relay NOLOGI
 like(($platform->try_as('trading_app', 'SELECT 1'))[2], qr/not permitted to log in/, 'trading is down');
 is( $platform->app('reporting', 'SELECT count(*), min(status), max(status) FROM reporting.deals'),
 	"8|DRAFT|LOCKED", 'reports answer');
-is($platform->app('reporting', q{SELECT deals, amount FROM reporting.rpt_trader_summary WHERE trader_id = 'tom'}),
+is($platform->app('reporting',
+		q{SELECT deals, amount FROM reporting.rpt_trader_summary WHERE trader_id = 'tom'}),
 	'7|-497.00', 'with all that was told');
 cmp_ok($platform->app('accounting', 'SELECT accounting.process_invoices()'), '==', 14,
 	'and accounting works on');

@@ -9,7 +9,7 @@ BEGIN;
 SELECT acme_outbox.context('acme');
 SELECT trading.create_deal('{"id": "shelf-:n", "traderId": "trader-:trader",
   "customerId": "customer-:customer", "currency": "EUR"}');
-SELECT status AS status FROM trading.create_sale_request('shelf-:n', '{"id": "ware-:n", "dealId": "shelf-:n",
+SELECT status FROM trading.create_sale_request('shelf-:n', '{"id": "ware-:n", "dealId": "shelf-:n",
   "lines": [{"lineItemId": "shelf-:item", "quantity": :quantity, "unitPrice": 12}]}') \gset
 COMMIT;
 BEGIN;
