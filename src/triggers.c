@@ -18,6 +18,7 @@
 #include "plans.h"
 #include "redaction.h"
 #include "storage/proc.h"
+#include "tcop/pquery.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/hsearch.h"
@@ -148,6 +149,9 @@ acme_outbox_entry_over(PG_FUNCTION_ARGS)
  * Once a key and transaction: the trigger runs at commit, when all changes are made,
  * and each look passes every index entry of the key.  The set holds hashes; should two
  * keys ever share one, the relay's sweep wakes the other.
+ *
+ * Not where it was made to run at once (SET CONSTRAINTS), which a statement's portal
+ * tells: other changes of the key may follow, or a rollback to a savepoint.
  */
 static bool
 is_first_of_key(const char *origin, const char *key)
@@ -157,6 +161,8 @@ is_first_of_key(const char *origin, const char *key)
 	uint64		hash;
 	bool		found;
 
+	if (ActivePortal != NULL)
+		return true;
 	if (seen == NULL || seen_in != MyProc->lxid)
 	{
 		HASHCTL		ctl = {0};

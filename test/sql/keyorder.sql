@@ -298,6 +298,7 @@ RESET acme_outbox.origin;
 
 \echo finishing many entries of one key by hand is linear
 SET acme_outbox.origin = 'bulk-key';
+SET acme_outbox.hold_backoff_base = '1min';
 SELECT t.acquire('bulk-key');
 SELECT t.pub('B', 'head');
 SELECT t.claim('bulk-key'), t.settle('bulk-key', 'head', 'UNROUTABLE');
@@ -308,6 +309,26 @@ UPDATE acme_outbox.outbox_entry SET status = 'ARCHIVED' WHERE routing_key = 'tai
 RESET statement_timeout;
 SELECT count(*) FROM acme_outbox.outbox_entry WHERE routing_key = 'tail' AND next_attempt_at IS NULL;
 RESET acme_outbox.origin;
+
+\echo nor is a key forgotten that was looked at before in the transaction, or in a part of it that was undone
+SET acme_outbox.origin = 'twice';
+SELECT t.acquire('twice');
+SELECT t.pub('T', 'one'), t.pub('U', 'uno');
+SELECT t.claim('twice'), t.settle('twice', '*', 'UNROUTABLE');
+SELECT t.pub('T', 'two'), t.pub('T', 'three'), t.pub('U', 'due'), t.claim('twice');
+BEGIN;
+SET CONSTRAINTS ALL IMMEDIATE;
+UPDATE acme_outbox.outbox_entry SET status = 'ARCHIVED' WHERE routing_key = 'one';
+UPDATE acme_outbox.outbox_entry SET status = 'ARCHIVED' WHERE routing_key = 'two';
+SAVEPOINT undone;
+UPDATE acme_outbox.outbox_entry SET status = 'ARCHIVED' WHERE routing_key = 'uno';
+ROLLBACK TO undone;
+UPDATE acme_outbox.outbox_entry SET status = 'ARCHIVED' WHERE routing_key = 'uno';
+COMMIT;
+SELECT t.verify('twice'), t.claim('twice');
+DELETE FROM acme_outbox.outbox_entry WHERE origin = 'twice';
+RESET acme_outbox.origin;
+RESET acme_outbox.hold_backoff_base;
 
 \echo two thousand rows of one key, scheduled: what is published of the key meanwhile does not pass them
 SET acme_outbox.origin = 'scheduled-key';
