@@ -289,15 +289,24 @@ properties_are_sane(const uint8_t *data, size_t length)
 	return true;
 }
 
-/* The encoded properties of a content header, checked but not decoded. */
+/* What a content header says of the body, whatever the properties are. */
 bool
-frame_content_header(const struct frame *frame, uint64_t *body_size,
-					 const uint8_t **properties, size_t *length)
+frame_body_size(const struct frame *frame, uint64_t *body_size)
 {
 	if (frame->length < HEADER_PREFIX + 2 ||
 		get16(frame->payload) != AMQP_BASIC_CLASS)
 		return false;
 	*body_size = get64(frame->payload + 4);
+	return true;
+}
+
+/* The encoded properties of a content header, checked but not decoded. */
+bool
+frame_content_header(const struct frame *frame, uint64_t *body_size,
+					 const uint8_t **properties, size_t *length)
+{
+	if (!frame_body_size(frame, body_size))
+		return false;
 	*properties = frame->payload + HEADER_PREFIX;
 	*length = frame->length - HEADER_PREFIX;
 	return properties_are_sane(*properties, *length);

@@ -41,6 +41,7 @@ bool		frame_table_is_sane(const uint8_t *data, size_t length);
 size_t		frame_value_size(const uint8_t *data, size_t length);
 amqp_method_number_t frame_method_id(const struct frame *frame);
 void	   *frame_decode_method(const struct frame *frame, amqp_pool_t *pool);
+bool		frame_body_size(const struct frame *frame, uint64_t *body_size);
 bool		frame_content_header(const struct frame *frame, uint64_t *body_size,
 								 const uint8_t **properties, size_t *length);
 bool		frame_decode_header(const struct frame *frame, amqp_pool_t *pool,

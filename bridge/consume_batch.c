@@ -183,27 +183,45 @@ note_given_up(struct consume *c, const struct delivery *d)
 		c->counts[COUNT_DEAD_LETTERED]++;
 }
 
-/* What PostgreSQL cannot take as text is no envelope, and never goes there. */
-static void
-give_up_no_text(struct consume *c)
+/*
+ * What PostgreSQL cannot take as text is no envelope, and never goes there; nor
+ * does what has properties that no handler could be shown. NULL: it is neither.
+ */
+static const struct failure *
+why_unusable(const struct delivery *d)
 {
-	static const struct failure failure = {
+	static const struct failure no_text = {
 		.sqlstate = "OX203",
 		.message = "message is not UTF-8 text",
 	};
+	static const struct failure unreadable = {
+		.sqlstate = "OX203",
+		.message = "message has properties that are malformed or nested too deep",
+	};
+
+	if (d->unreadable)
+		return &unreadable;
+	return utf8_is_text(d->body.data + d->body.head,
+						buffer_length(&d->body)) ? NULL : &no_text;
+}
+
+static void
+give_up_unusable(struct consume *c)
+{
 	struct batch *batch = &c->batch;
 	int			kept = 0;
 
 	for (int i = 0; i < batch->count; i++)
 	{
 		struct delivery *d = batch->members[i];
+		const struct failure *failure = why_unusable(d);
 
-		if (utf8_is_text(d->body.data + d->body.head, buffer_length(&d->body)))
+		if (failure == NULL)
 		{
 			batch->members[kept++] = d;
 			continue;
 		}
-		delivery_give_up(&c->deliveries, d, &failure);
+		delivery_give_up(&c->deliveries, d, failure);
 		note_given_up(c, d);
 	}
 	batch->count = kept;
@@ -233,7 +251,7 @@ consume_next_batch(struct consume *c, msec_t now)
 	batch->forgotten = false;
 	batch->count = deliveries_pick(&c->deliveries, now, batch_limit(c),
 								   BATCH_BYTES, batch->members);
-	give_up_no_text(c);
+	give_up_unusable(c);
 	if (batch->count == 0)
 		return;
 	if (batch->members[0]->suspect && !batch->members[0]->counted)

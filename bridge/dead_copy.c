@@ -11,7 +11,8 @@
  * routing key it had at first; the error is the latest.
  *
  * All headers must fit into one frame. Where ours make them too large, the
- * context goes first, then the history x-death, then the original's headers.
+ * context goes first, then the history x-death, then the original's headers. What
+ * has properties that cannot be read goes without them.
  *
  * Pure: no socket, no clock.
  */
@@ -214,23 +215,22 @@ dead_copy_put(struct buffer *out, uint16_t channel, uint32_t frame_max,
 	struct frame header = {.type = AMQP_FRAME_HEADER,
 		.payload = d->header.data + d->header.head,
 	.length = (uint32_t) buffer_length(&d->header)};
+	amqp_basic_properties_t none = {0};
 	amqp_basic_properties_t *original;
 	amqp_basic_properties_t copy;
 	uint64_t	size;
 	bool		done = false;
 
-	if (frame_decode_header(&header, pool, &size, &original))
-	{
-		copy = *original;
-		if (!(copy._flags & AMQP_BASIC_HEADERS_FLAG))
-			original->headers = amqp_empty_table;
-		protect(&copy);
-		for (enum trimming t = TRIM_NOTHING; t < TRIMMINGS && !done; t++)
-			done = fill_headers(&copy, &original->headers, d, settings->service,
-								t, pool) &&
-				put_frames(out, channel, frame_max, settings->exchange, d,
-						   &copy);
-	}
+	if (!frame_decode_header(&header, pool, &size, &original))
+		original = &none;
+	copy = *original;
+	if (!(copy._flags & AMQP_BASIC_HEADERS_FLAG))
+		original->headers = amqp_empty_table;
+	protect(&copy);
+	for (enum trimming t = TRIM_NOTHING; t < TRIMMINGS && !done; t++)
+		done = fill_headers(&copy, &original->headers, d, settings->service,
+							t, pool) &&
+			put_frames(out, channel, frame_max, settings->exchange, d, &copy);
 	recycle_amqp_pool(pool);
 	return done;
 }

@@ -48,6 +48,7 @@ struct delivery
 	uint64_t	tag;			/* of its channel */
 	enum delivery_state state;
 	bool		redelivered;
+	bool		unreadable;		/* its properties are */
 	bool		suspect;		/* runs alone, its attempt counted before */
 	bool		counted;		/* that is done for the attempt to come */
 	bool		alone;			/* nothing else runs with it */

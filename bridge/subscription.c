@@ -13,7 +13,8 @@
  * that begins, one when it is over.
  *
  * A delivery is a method, a content header and body frames; it is passed on when
- * it is complete.
+ * it is complete, also with properties that cannot be read: any publisher can send
+ * such, and the connection's end would bring them back for ever.
  */
 #include "subscription.h"
 
@@ -287,13 +288,15 @@ static void
 handle_header(struct subscription *s, const struct frame *frame)
 {
 	amqp_basic_properties_t *p;
+	uint64_t	size;
 
-	if (!frame_decode_header(frame, &s->broker->pool, &s->missing, &p) ||
-		s->missing > BODY_MAX)
+	if (!frame_body_size(frame, &s->missing) || s->missing > BODY_MAX)
 	{
-		broker_drop(s->broker, 0, "malformed properties of a message", "");
+		broker_drop(s->broker, 0, "malformed header of a message", "");
 		return;
 	}
+	s->incoming->unreadable = !frame_decode_header(frame, &s->broker->pool,
+												   &size, &p);
 	buffer_append(&s->incoming->header, frame->payload, frame->length);
 	buffer_reserve(&s->incoming->body, s->missing);
 	if (s->missing == 0)

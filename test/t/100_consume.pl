@@ -71,6 +71,17 @@ is(scalar(grep { $_->{headers}{'x-error-sqlstate'} ne 'OX203' || $_->{headers}{'
 	0, 'not one was tried');
 is(scalar(grep { ($_->{delivery_mode} // 0) != 2 } values %dead), 0, 'they are persistent');
 
+# Headers that are nested deeper than is read: any publisher can send them.
+
+my $nested = {};
+$nested = { a => $nested } for 1 .. 40;
+$broker->post('amq.default', 'work', envelope('nested'), headers => $nested);
+$broker->fill('work', envelope('after nested'));
+ok($node->wait_sql("SELECT count(*) = 1 FROM done WHERE event_id = 'after nested'"), 'headers nested too deep hold up nobody');
+my ($nested_letter) = $broker->drain('dead', count => 1, timeout => 30);
+is("$nested_letter->{body} $nested_letter->{headers}{'x-error-sqlstate'} $nested_letter->{headers}{'x-original-routing-key'}",
+	envelope('nested') . ' OX203 work', 'they are a dead letter with the body');
+
 # One that fails for good: what its dead letter says, and what nobody may see.
 
 $broker->post('events', 'order.bad', envelope('bad', 'fail', secret => 'hunter2'),

@@ -153,6 +153,28 @@ keeps_the_first_origin(void **state)
 	assert_header("x-original-routing-key", "");
 }
 
+/* Properties that cannot be read are left behind, the body is not. */
+static void
+unreadable_properties_cost_no_body(void **state)
+{
+	struct dead_copy_settings settings = {"dlx", "trading"};
+	struct frame frame;
+	const char *problem;
+	size_t		at;
+
+	(void) state;
+	buffer_append(&delivery->header, "\0\x3c\0\0\0\0\0\0\0\0\0\4\x20\0\xff\xff\xff\xff", 18);
+	assert_true(dead_copy_put(&out, 2, FRAME_MAX, &settings, delivery, &pool));
+	assert_int_equal(frame_scan(out.data, buffer_length(&out), FRAME_MAX, &frame, &problem), FRAME_OK);
+	at = frame.size;
+	assert_int_equal(frame_scan(out.data + at, buffer_length(&out) - at, FRAME_MAX, &frame, &problem), FRAME_OK);
+	assert_true(frame_decode_header(&frame, &decoded, &body_size, &copy));
+	assert_int_equal(body_size, 4);
+	assert_int_equal(copy->delivery_mode, 2);
+	assert_header("x-error-message", "no");
+	assert_header("x-original-routing-key", "a.b");
+}
+
 static void
 without_headers_or_error_text(void **state)
 {
@@ -286,6 +308,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		T(says_where_from_and_why),
 		T(keeps_the_first_origin),
+		T(unreadable_properties_cost_no_body),
 		T(without_headers_or_error_text),
 		T(trims_to_the_frame),
 		T(trims_the_original_last),
