@@ -42,12 +42,14 @@ static const struct db_statement statements[STATEMENTS] = {
 
 /*
  * A change must be as durable as its acknowledgement. Statement parameters, which
- * are payloads, must not come into an error's context.
+ * are payloads, must not come into an error's context. A handler's notices, which
+ * could quote one, are not even sent.
  */
 static const char setup_format[] =
 "SET synchronous_commit = on;"
 "SET statement_timeout = %lld;"
 "SET jit = off;"
+"SET client_min_messages = error;"
 "SET log_parameter_max_length_on_error = 0;"
 "SET default_transaction_isolation = 'read committed'";
 
@@ -230,6 +232,7 @@ consume_make_db(struct consume *c)
 		.statements = statements,
 		.statement_count = STATEMENTS,
 		.answer_timeout = timeout + ANSWER_GRACE,
+		.hides_notices = true,
 	};
 	db_init(&c->db, &settings, &events);
 }

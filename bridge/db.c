@@ -202,6 +202,13 @@ log_notice(void *argument, const PGresult *result)
 			  LOG_TEXT("sqlstate", db_sqlstate(result)), LOG_END);
 }
 
+static void
+hide_notice(void *argument, const PGresult *result)
+{
+	(void) argument;
+	(void) result;
+}
+
 /* ---- getting connected ---- */
 
 static void
@@ -230,7 +237,9 @@ begin_connecting(struct db *db, msec_t now)
 	if (PQstatus(db->conn) == CONNECTION_BAD)
 		db_drop(db, DB_UNREACHABLE, PQerrorMessage(db->conn));
 	else
-		PQsetNoticeReceiver(db->conn, log_notice, NULL);
+		PQsetNoticeReceiver(db->conn, db->settings.session &&
+							db->settings.session->hides_notices ?
+							hide_notice : log_notice, NULL);
 }
 
 /* Look up the next name, or connect when all are known. */

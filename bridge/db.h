@@ -37,6 +37,7 @@ struct db_session
 	const struct db_statement *statements;
 	int			statement_count;
 	msec_t		answer_timeout; /* should the server not answer at all */
+	bool		hides_notices;	/* functions of others raise them, with any text */
 };
 
 /* Why there is no connection, for the exit status. */

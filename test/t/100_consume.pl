@@ -100,6 +100,9 @@ unlike($letter->{body} . join(' ', values %$headers), qr/detail of/, 'no DETAIL'
 is($node->sql("SELECT attempts FROM acme_outbox.consumer_attempt WHERE event_id = 'bad'"), 5, 'its attempts are in the inbox');
 unlike($eater->log_text, qr/hunter2/, 'and nothing of the payload in the log');
 
+$broker->fill('work', envelope('warns', 'warn', secret => 'hunter2'));
+ok($node->wait_sql("SELECT count(*) = 1 FROM done WHERE event_id = 'warns'"), 'a handler that warns has done its work');
+
 # An event with a redaction rule: SQLSTATE and function alone.
 
 $node->sql(q{SELECT acme_outbox.redact_event('ThingDone', 'payload.secret')});
@@ -123,6 +126,7 @@ is($letter->{body}, envelope('wide', 'fail', secret => 'e' x 900), 'and the body
 # In the end.
 
 $consumer->stop_empty($eater, 'in the end');
+unlike($eater->log_text, qr/hunter2/, 'nothing that a handler raised or warned of is in the log');
 like($eater->log_text, qr/msg="consumer stopped" applied=\d+ duplicate=1 parked=1 /, 'and says what it did');
 
 # Without an exchange of ours: the queue's own.

@@ -92,6 +92,9 @@ BEGIN
 			IF (acme_outbox.message() ->> 'attempt')::int < (payload ->> 'until')::int THEN
 				RAISE EXCEPTION 'not yet';
 			END IF;
+		WHEN 'warn' THEN SET LOCAL client_min_messages = notice;
+			RAISE WARNING 'beware of %', payload ->> 'secret';
+			RAISE NOTICE 'note %', payload ->> 'secret';
 		WHEN 'park' THEN PERFORM acme_outbox.park('INVALID_STATE', 'thing', '1');
 		WHEN 'end session' THEN PERFORM nextval('begun_end'), pg_terminate_backend(pg_backend_pid());
 		WHEN 'crash' THEN PERFORM nextval('begun_crash'), crash();
