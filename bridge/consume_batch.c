@@ -373,11 +373,13 @@ static void
 pause_batches(struct consume *c, const PGresult *result, msec_t now)
 {
 	struct batch *batch = &c->batch;
-	bool		separate = ++c->troubles >= TROUBLES_TOGETHER &&
+	bool		separate = c->troubles + 1 >= TROUBLES_TOGETHER &&
 		!is_setup(db_sqlstate(result));
 	bool		was_alone = batch->count == 1 &&
 		(batch->members[0]->alone || batch->members[0]->suspect);
 
+	if (c->troubles++ == 0)
+		c->troubled_since = now;
 	deliveries_troubled(&c->deliveries, batch->members, batch->count, separate,
 						now);
 	/* a message alone waits by itself, and the others go on */

@@ -71,6 +71,7 @@ struct consume
 	struct backoff pause_backoff;
 	msec_t		paused_until;	/* after a failure that is nobody's fault */
 	int			troubles;		/* such failures in a row */
+	msec_t		troubled_since;	/* if there are any */
 	msec_t		summary_at;
 	msec_t		summary_since;
 	msec_t		started_at;

@@ -111,6 +111,11 @@ consume_keep_once(struct consume *c, msec_t now)
 		give_up_waiting(c, "the broker is not reachable", now);
 	else if (c->subscription.troubled)
 		give_up_waiting(c, "the queue gives no messages", now);
+	else if (c->lane.troubled && c->deliveries.count > 0 &&
+			 c->deliveries.count == c->deliveries.in_state[DELIVERY_DEAD])
+		give_up_waiting(c, "dead letters are not taken", now);
+	else if (c->troubles > 0 && now - c->troubled_since >= patience(c))
+		give_up_waiting(c, "the database takes no batch", now);
 	else if (c->database_lost_at != CLOCK_NEVER &&
 			 now - c->database_lost_at >= patience(c))
 		give_up_waiting(c, "the database is not reachable", now);

@@ -142,5 +142,20 @@ is(join(' ', sort map { decode_json($_->{body})->{header}{eventId} } @own), 'own
 is($own[0]{headers}{'x-death'}[0]{reason}, 'rejected', 'so that the queue dead-letters it');
 is($consumer->not_once(map { "own $_" } 1, 2, 4, 5, 7, 8), '', 'the others are done');
 
+# --once ends where nobody mends what is wrong.
+
+$broker->fill('work', envelope('nobody', 'fail', secret => 's'));
+$once = $consumer->start('--once', '--max-attempts', 1, '--dead-letter-exchange', 'nowhere');
+is($once->wait_exit(30), 75, '--once: dead letters that nobody takes');
+like($once->log_text, qr/--once cannot go on" reason="dead letters are not taken"/, 'are the reason it gives');
+is($broker->count('work'), 1, 'and stay in the queue');
+$broker->delete_queue('work');
+$broker->declare_queue('work', 'x-queue-type' => 'quorum');
+$broker->fill('work', envelope('locked', 'deadlock'));
+$once = $consumer->start('--once', '--connect-timeout', '1s');
+is($once->wait_exit(30), 75, '--once: a batch that always meets a deadlock');
+like($once->log_text, qr/--once cannot go on" reason="the database takes no batch"/, 'is the reason it gives');
+is($broker->count('work'), 1, 'and its message stays in the queue');
+
 $node->stop;
 done_testing();
