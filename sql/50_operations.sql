@@ -143,7 +143,7 @@ COMMENT ON FUNCTION acme_outbox.failed_entries(text, text, text, integer) IS
  * retry_failed(origin, topic, event_name, max_rows, dry_run) returns bigint
  *
  *	 Sends FAILED entries again, oldest failure first.  NULL filters match all.
- *	 max_rows  entries at most; dry_run  count only, change nothing
+ *	 max_rows  entries at most; dry_run  count only, change nothing; so does NULL
  *	 Result: their number; 0: a NOTICE says why.
  *	 Safe to repeat.  Entries locked by someone are left out.
  */
@@ -155,7 +155,7 @@ AS $$
 DECLARE
 	retried bigint;
 BEGIN
-	IF dry_run THEN
+	IF dry_run IS NOT FALSE THEN
 		SELECT count(*) INTO retried
 			FROM acme_outbox.failed_entries(origin, topic, event_name, max_rows);
 	ELSE
@@ -170,7 +170,7 @@ BEGIN
 	IF retried = 0 THEN
 		PERFORM acme_outbox.tell_none_failed(origin, topic, event_name);
 	END IF;
-	IF dry_run THEN
+	IF dry_run IS NOT FALSE THEN
 		RETURN retried;
 	END IF;
 	RETURN acme_outbox.record_action('retry_failed',

@@ -120,7 +120,7 @@ COMMENT ON FUNCTION acme_outbox.resume(text, text) IS
  *	 they have.  Within a key they keep their order, and what is published later waits for
  *	 them.
  *	 Filters: NULL matches all, one at least is given; since, until  when it was created
- *	 max_rows  entries at most; dry_run  count only, change nothing
+ *	 max_rows  entries at most; dry_run  count only, change nothing; so does NULL
  *	 Result: their number; 0 or some left out because they were redacted: a NOTICE.
  *	 Errors: OX009 no filter; OX107 that event_id was redacted.
  *	 Repeating it sends once more.  Entries locked by someone are left out.
@@ -166,7 +166,7 @@ BEGIN
 		   (SELECT count(*) FROM matching WHERE NOT redacted) AS whole,
 		   (SELECT count(*) FROM matching WHERE redacted) AS redacted
 	INTO chosen;
-	affected := CASE WHEN dry_run THEN chosen.whole ELSE chosen.sent END;
+	affected := CASE WHEN dry_run IS NOT FALSE THEN chosen.whole ELSE chosen.sent END;
 	IF chosen.redacted > 0 AND event_id IS NOT NULL AND affected = 0 THEN
 		RAISE EXCEPTION 'event % was redacted and cannot be sent again', event_id
 			USING ERRCODE = 'OX107',
@@ -181,7 +181,7 @@ BEGIN
 		RAISE NOTICE 'no published or archived entry matches'
 			USING HINT = 'Published entries are deleted after acme_outbox.retention_published.';
 	END IF;
-	IF dry_run THEN
+	IF dry_run IS NOT FALSE THEN
 		RETURN affected;
 	END IF;
 	RETURN acme_outbox.record_action('republish',
@@ -197,7 +197,7 @@ COMMENT ON FUNCTION acme_outbox.republish(uuid, text, text, text, timestamptz, t
  *
  *	 Closes FAILED entries, oldest failure first: they are not sent, and no dead letter of
  *	 them either.  NULL filters match all.
- *	 max_rows  entries at most; dry_run  count only, change nothing
+ *	 max_rows  entries at most; dry_run  count only, change nothing; so does NULL
  *	 Result: their number; 0: a NOTICE says why.
  *	 Safe to repeat.  Entries locked by someone are left out.
  */
@@ -209,7 +209,7 @@ AS $$
 DECLARE
 	archived bigint;
 BEGIN
-	IF dry_run THEN
+	IF dry_run IS NOT FALSE THEN
 		SELECT count(*) INTO archived
 			FROM acme_outbox.failed_entries(origin, topic, event_name, max_rows);
 	ELSE
@@ -222,7 +222,7 @@ BEGIN
 	IF archived = 0 THEN
 		PERFORM acme_outbox.tell_none_failed(origin, topic, event_name);
 	END IF;
-	IF dry_run THEN
+	IF dry_run IS NOT FALSE THEN
 		RETURN archived;
 	END IF;
 	RETURN acme_outbox.record_action('archive',

@@ -37,6 +37,8 @@ SELECT t.claim('ops');
 SELECT t.settle('ops', 'r' || n, 'REJECTED') FROM generate_series(6, 1, -1) n;
 SELECT acme_outbox.retry_failed(origin => 'ops', dry_run => true);
 SELECT acme_outbox.retry_failed(origin => 'ops', topic => 'even', dry_run => true);
+-- who does not say which changes nothing
+SELECT acme_outbox.retry_failed(origin => 'ops', dry_run => NULL);
 SELECT acme_outbox.retry_failed(origin => 'ops', event_name => 'NoSuch', dry_run => true);
 SELECT acme_outbox.retry_failed(origin => 'nobody');
 SELECT acme_outbox.retry_failed(origin => 'ops', max_rows => 2);
@@ -89,7 +91,7 @@ DELETE FROM acme_outbox.outbox_entry WHERE origin = 'ops';
 SET acme_outbox.max_attempts = 1;
 SET acme_outbox.failed_key_policy = block;
 SELECT t.pub('A', 'a1', 'left'), t.pub('B', 'b1', 'right'), t.claim('ops'), t.settle('ops', '*', 'REJECTED'), t.pub('A', 'a2', 'left'), t.claim('ops');
-SELECT acme_outbox.archive('ops', dry_run => true), acme_outbox.archive('ops', 'left'), acme_outbox.archive('ops', 'left');
+SELECT acme_outbox.archive('ops', dry_run => true), acme_outbox.archive('ops', dry_run => NULL), acme_outbox.archive('ops', 'left'), acme_outbox.archive('ops', 'left');
 SELECT t.drain('ops'), t.verify('ops');
 SELECT label, status, goes_on FROM t.state('ops');
 RESET acme_outbox.failed_key_policy;
@@ -102,7 +104,7 @@ SELECT acme_outbox.redact_event('UserAsked', 'payload.token'), acme_outbox.publi
 SELECT t.drain('ops');
 SELECT string_agg(event_id || md5(payload), ',' ORDER BY id) AS sent FROM acme_outbox.outbox_entry WHERE origin = 'ops' AND routing_key LIKE 'r_' \gset
 SET client_min_messages = notice;
-SELECT acme_outbox.republish(origin => 'ops', dry_run => true), acme_outbox.republish(origin => 'ops', until => now() - interval '1 hour'), acme_outbox.republish(origin => 'ops', topic => 'orders', max_rows => 3);
+SELECT acme_outbox.republish(origin => 'ops', dry_run => true), acme_outbox.republish(origin => 'ops', dry_run => NULL), acme_outbox.republish(origin => 'ops', until => now() - interval '1 hour'), acme_outbox.republish(origin => 'ops', topic => 'orders', max_rows => 3);
 SET client_min_messages = warning;
 SELECT t.error($$SELECT acme_outbox.republish('0190a5d0-0000-7000-8000-0000000002aa')$$), t.error('SELECT acme_outbox.republish()');
 SELECT t.pub('R', 'r5'), acme_outbox.republish(t.id_of('r4'));
