@@ -358,6 +358,9 @@ find_topics(struct report *report, struct session *s, const char *origin,
 {
 	const char *values[] = {origin};
 	PGresult   *result = ask(report, s, VERDICT_SKIP, "topics",
+							 topics->count > 0 ?
+							 "those of --topic are looked for; a role that may read "
+							 "the outbox would add those of what waits" :
 							 "name them: --topic NAME, repeatable",
 							 TOPICS_SQL, 1, values);
 
