@@ -75,7 +75,7 @@ static const struct setting_rule rules[SETTINGS] = {
 	"the producing service whose entries are sent (required)"},
 	[SET_RELAY_NAME] = {"relay-name", FOR_RELAY, TYPE_TEXT, NULL, 1, 128, NULL, false,
 		false, NULL,
-	"begin of this process's name in the lease; default: the host's name"},
+	"begin of this process's name in the lease; empty: the host's name"},
 	[SET_CONSUMER] = {"consumer", FOR_CONSUME, TYPE_TEXT, NULL, 1, 255, NULL,
 		false, false, NULL,
 	"the name under which the inbox remembers what was processed (required)"},
@@ -83,7 +83,7 @@ static const struct setting_rule rules[SETTINGS] = {
 		false, false, NULL,
 	"schema.function that handles a message (required)"},
 	[SET_DSN] = {"dsn", FOR_DATABASE, TYPE_TEXT, NULL, 0, 4000, NULL, false, true, NULL,
-	"PostgreSQL connection string; default: libpq's PG* variables"},
+	"PostgreSQL connection string; empty: libpq's PG* variables"},
 	[SET_BROKER_URI] = {"broker-uri", FOR_ALL, TYPE_TEXT, "amqp://localhost", 0, 2000,
 		NULL, false, true, "RABBITMQ_URI",
 	"amqp(s)://user:password@host:port,host:port/vhost; also RABBITMQ_URI"},
@@ -98,7 +98,7 @@ static const struct setting_rule rules[SETTINGS] = {
 	"PEM file of the client certificate, with its chain"},
 	[SET_TLS_KEY_FILE] = {"tls-key-file", FOR_ALL, TYPE_TEXT, NULL, 1, 4000, NULL, false,
 		false, NULL,
-	"PEM file of its private key; default: the certificate's file"},
+	"PEM file of its private key; empty: in the certificate's file"},
 	[SET_TLS_KEY_PASSWORD_FILE] = {"tls-key-password-file", FOR_ALL, TYPE_TEXT, NULL, 1,
 		4000, NULL, false, false, NULL,
 	"file whose first line is the private key's passphrase"},
@@ -174,7 +174,7 @@ static const struct setting_rule rules[SETTINGS] = {
 		24 * HOUR, NULL, true, false, NULL,
 	"how often the counters are logged"},
 	[SET_HTTP] = {"http", FOR_DATABASE, TYPE_TEXT, NULL, 1, 300, NULL, false, false, NULL,
-	"HOST:PORT for /metrics, /healthz and /readyz; default: none"},
+	"HOST:PORT for /metrics, /healthz and /readyz"},
 	[SET_QUEUE] = {"queue", FOR_CONSUME | FOR_REPROCESS, TYPE_TEXT, NULL, 1,
 		255, NULL, false, false, NULL,
 	"the queue to consume, or that dead letters go back into (required)"},
@@ -923,7 +923,7 @@ print_range(const struct setting_rule *rule, FILE *out)
 	fprintf(out, " (%s to %s)", min, max);
 }
 
-/* The settings that a command knows. */
+/* The settings that a command knows. For check none is required by itself. */
 void
 config_help(enum command command, FILE *out)
 {
@@ -931,9 +931,16 @@ config_help(enum command command, FILE *out)
 	{
 		const struct setting_rule *rule = &rules[i];
 
+		const char *required;
+		int			length;
+
 		if (!is_for(rule, command))
 			continue;
-		fprintf(out, "  --%-22s %s\n", rule->name, rule->help);
+		length = (int) strlen(rule->help);
+		required = strstr(rule->help, " (required)");
+		if (required && command == COMMAND_CHECK)
+			length = (int) (required - rule->help);
+		fprintf(out, "  --%-22s %.*s\n", rule->name, length, rule->help);
 		fprintf(out, "    %-22s default: %s", "",
 				rule->fallback ? rule->fallback : "none");
 		print_range(rule, out);
