@@ -86,8 +86,7 @@ report_counts(const struct reprocess *r, msec_t now)
 		   dry ? "would republish" : "republished", t->done, t->at_start,
 		   r->options.dlq, r->options.queue);
 	if (!dry && took > 0)
-		printf(" in %lld.%01lld s (%lld/s)", (long long) took / 1000,
-			   (long long) took % 1000 / 100,
+		printf(" in %.1f s (%lld/s)", (double) took / 1000,
 			   (long long) t->done * 1000 / (long long) took);
 	printf("\nleft in \"%s\": %" PRIu64, r->options.dlq,
 		   t->behind + t->taken - (dry ? 0 : t->done));
