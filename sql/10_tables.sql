@@ -118,6 +118,8 @@ INSERT INTO acme_outbox.installation (system_identifier, database_oid)
 	SELECT s.system_identifier, d.oid
 	FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d
 	WHERE d.datname = pg_catalog.current_database();
+COMMENT ON TABLE acme_outbox.installation IS
+	'the database that may send these entries; a copy''s does not match until adopt()';
 
 /* Roles by name, so that a dump can be restored where they do not exist yet. */
 CREATE TABLE acme_outbox.relay_grant (
@@ -164,6 +166,7 @@ CREATE TABLE acme_outbox.outbox_origin (
 	origin    text PRIMARY KEY CHECK (origin <> ''),
 	origin_no integer GENERATED ALWAYS AS IDENTITY
 );
+COMMENT ON TABLE acme_outbox.outbox_origin IS 'origins that published or relayed; leave it alone';
 
 /* Insert-only; the newest position counts.  See design 4. */
 CREATE TABLE acme_outbox.outbox_cursor (
@@ -178,6 +181,8 @@ CREATE TABLE acme_outbox.outbox_cursor (
 	moved_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
 	PRIMARY KEY (origin, position)
 );
+COMMENT ON TABLE acme_outbox.outbox_cursor IS
+	'how far each origin''s entries were claimed; leave it alone';
 COMMENT ON COLUMN acme_outbox.outbox_cursor.seen IS
 	'every row visible in it with id <= last_id was claimed, waits, or is in skipped';
 COMMENT ON COLUMN acme_outbox.outbox_cursor.pass IS
@@ -198,6 +203,8 @@ CREATE TABLE acme_outbox.relay_lease (
 	released    boolean NOT NULL DEFAULT false
 );
 CREATE UNIQUE INDEX relay_lease_epoch ON acme_outbox.relay_lease (epoch);
+COMMENT ON TABLE acme_outbox.relay_lease IS
+	'who relays each origin, and until when; shown by outbox_backlog; leave it alone';
 COMMENT ON COLUMN acme_outbox.relay_lease.takeover_pending IS
 	'older epochs may have left claims open; the next claim looks';
 COMMENT ON COLUMN acme_outbox.relay_lease.released IS
