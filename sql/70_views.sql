@@ -175,6 +175,16 @@ COMMENT ON COLUMN acme_outbox.outbox_backlog.oldest_age IS
 	'since the oldest of them was published; entries scheduled for later do not count';
 COMMENT ON COLUMN acme_outbox.outbox_backlog.retry IS
 	'wait after a refusal for their own fault';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.unroutable IS
+	'wait for their exchange, a binding, or the right to write; see last_error in outbox_stuck';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.nacked IS
+	'wait because the broker did not take them: a queue is full, or lost nodes';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.scheduled IS
+	'wait for their not_before';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.paused IS
+	'wait because their topic is paused; see outbox_pause';
+COMMENT ON COLUMN acme_outbox.outbox_backlog.failed IS
+	'given up; see outbox_failed';
 COMMENT ON COLUMN acme_outbox.outbox_backlog.key_held IS
 	'wait for an earlier entry of their key';
 COMMENT ON COLUMN acme_outbox.outbox_backlog.audit_only IS
