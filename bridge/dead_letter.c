@@ -38,7 +38,7 @@ dead_letter_clear(struct dead_letter *letter)
 	buffer_clear(&letter->body);
 	letter->properties = (struct properties){0};
 	letter->missing = 0;
-	letter->has_header = false;
+	letter->has_header = letter->unreadable = false;
 }
 
 void
@@ -49,16 +49,29 @@ dead_letter_free(struct dead_letter *letter)
 }
 
 static bool
-add_header(struct dead_letter *letter, const struct frame *frame)
+parse_properties(struct dead_letter *letter, const struct frame *frame)
 {
 	struct span list;
+	uint64_t	size;
 
-	if (!frame_content_header(frame, &letter->missing, &list.data, &list.length))
+	if (!frame_content_header(frame, &size, &list.data, &list.length))
 		return false;
 	buffer_append(&letter->list, list.data, list.length);
-	letter->has_header = true;
 	list.data = buffer_head(&letter->list);
 	return properties_parse(&letter->properties, list);
+}
+
+/* Properties that cannot be read must not keep the run from those behind. */
+static bool
+add_header(struct dead_letter *letter, const struct frame *frame)
+{
+	if (!frame_body_size(frame, &letter->missing))
+		return false;
+	letter->has_header = true;
+	letter->unreadable = !parse_properties(letter, frame);
+	if (letter->unreadable)
+		letter->properties = (struct properties){0};
+	return true;
 }
 
 /* The next frame of the content; false if it does not belong there. */

@@ -31,6 +31,7 @@ struct dead_letter
 	struct properties properties;	/* parts of the list */
 	uint64_t	missing;		/* bytes of the body to come */
 	bool		has_header;
+	bool		unreadable;		/* its properties are, and none are kept */
 };
 
 void		dead_letter_clear(struct dead_letter *letter);

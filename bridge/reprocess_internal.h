@@ -63,6 +63,7 @@ struct tally
 	uint64_t	looked;			/* those that were decided about */
 	uint64_t	done;			/* republished, or listed by a dry run */
 	uint64_t	unmatched;
+	uint64_t	unreadable;		/* their properties are */
 	uint64_t	keyless;
 	uint64_t	behind;			/* ready there after the last one taken */
 };

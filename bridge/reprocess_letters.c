@@ -81,6 +81,11 @@ finish_well(struct reprocess *r)
 						 "for those whose consumer does not look at the routing "
 						 "key", "%llu messages tell no original key",
 						 (unsigned long long) r->tally.keyless);
+	else if (r->tally.unreadable > 0)
+		reprocess_finish(r, EXIT_TEMPORARY, "take them out of the dead-letter "
+						 "queue by hand", "%llu messages have headers that are "
+						 "malformed or nested too deep",
+						 (unsigned long long) r->tally.unreadable);
 	else
 		reprocess_finish(r, EXIT_OK, "", "%s", "");
 }
@@ -167,10 +172,13 @@ static void
 consider(struct reprocess *r)
 {
 	char		key[SHORT_TEXT_MAX] = "";
-	bool		has_key = dead_letter_original_key(&r->letter, key);
+	bool		has_key = !r->letter.unreadable &&
+		dead_letter_original_key(&r->letter, key);
 
 	r->tally.looked++;
-	if (!match_accepts(&r->options.match, &r->letter))
+	if (r->letter.unreadable)
+		r->tally.unreadable++;
+	else if (!match_accepts(&r->options.match, &r->letter))
 		r->tally.unmatched++;
 	else if (r->options.original_key && !has_key)
 		r->tally.keyless++;

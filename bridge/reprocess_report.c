@@ -94,6 +94,8 @@ report_counts(const struct reprocess *r, msec_t now)
 		printf("; %" PRIu64 " not matched", t->unmatched);
 	if (t->keyless > 0)
 		printf("; %" PRIu64 " without an original key", t->keyless);
+	if (t->unreadable > 0)
+		printf("; %" PRIu64 " with headers that cannot be read", t->unreadable);
 	putchar('\n');
 }
 

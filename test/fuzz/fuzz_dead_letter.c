@@ -32,7 +32,7 @@ receive(struct dead_letter *letter, const uint8_t *data, size_t size)
 	put_frame(&frames, data, size);
 	assert(frame_scan(buffer_head(&frames), buffer_length(&frames), FRAME_MAX,
 					  &frame, &problem) == FRAME_OK);
-	good = dead_letter_add(letter, &frame);
+	good = dead_letter_add(letter, &frame) && !letter->unreadable;
 	buffer_free(&frames);
 	return good;
 }

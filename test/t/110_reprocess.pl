@@ -279,6 +279,20 @@ is(scalar(grep { exists headers_of($_)->{BCC} } @messages), 0, 'original key: no
 is(ids(queued(DLQ)), 'f', 'original key: the other is left');
 nothing_left_ok('original key');
 
+# One with headers that are nested deeper than is read, and others behind it.
+my $nested = {};
+$nested = { a => $nested } for 1 .. 40;
+publish('sale.created', '"before"', message_id => 'before');
+publish('sale.created', '"nested"', message_id => 'nested', headers => $nested);
+publish('sale.created', '"behind"', message_id => 'behind');
+die_all(3);
+$text = reprocess('nested', TEMPORARY);
+like($text, qr/^republished 2 of 3 .*^left in "trading.dlq": 1; 1 with headers that cannot be read$/ms, 'nested: the summary');
+like($text, qr/^stopped: 1 messages have headers that are malformed or nested too deep\n +-> take them out/m, 'nested: what to do');
+is(ids(queued()), 'before behind', 'nested: those behind it are put back');
+is(ids(queued(DLQ)), 'nested', 'nested: it is left');
+nothing_left_ok('nested');
+
 # Headers of every type, and a body of many frames, come back this way too.
 $broker->probe('publish', '--exchange', 'acme.sales', '--key', 'sale.created', '--message-id',
 	'typed', '--typed');

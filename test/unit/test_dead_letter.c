@@ -625,7 +625,7 @@ malformed_is_read_no_further(void **state)
 }
 
 static void
-malformed_content_is_refused(void **state)
+malformed_content_is_noticed(void **state)
 {
 	static const uint8_t list[] = {0x20, 0, 0, 0, 0, 9, 1};	/* headers too long */
 	struct buffer frames = {0};
@@ -637,9 +637,12 @@ malformed_content_is_refused(void **state)
 								  NULL, 0));
 	assert_int_equal(frame_scan(buffer_head(&frames), buffer_length(&frames),
 								FRAME_MAX, &frame, &problem), FRAME_OK);
-	assert_false(dead_letter_add(&letter, &frame));
-	frame.type = AMQP_FRAME_BODY;
+	assert_true(dead_letter_add(&letter, &frame));
+	assert_true(letter.unreadable && dead_letter_is_whole(&letter));
+	assert_null(letter.properties.encoded[PROPERTY_HEADERS].data);
 	dead_letter_clear(&letter);
+	assert_false(letter.unreadable);
+	frame.type = AMQP_FRAME_BODY;
 	assert_false(dead_letter_add(&letter, &frame));
 	buffer_free(&frames);
 }
@@ -667,7 +670,7 @@ main(void)
 		TEST(conditions),
 		TEST(bad_conditions),
 		TEST(malformed_is_read_no_further),
-		TEST(malformed_content_is_refused),
+		TEST(malformed_content_is_noticed),
 	};
 
 	return cmocka_run_group_tests_name("dead_letter", tests, NULL, NULL);
