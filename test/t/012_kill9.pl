@@ -1,5 +1,6 @@
 # The relay is killed at each point where its state and the broker's differ.
 # Nothing is lost; duplicates stay within one window; order per key holds.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

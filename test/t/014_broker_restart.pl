@@ -1,5 +1,6 @@
 # The broker is killed, and stopped cleanly, in a burst. The relay keeps what was
 # confirmed, sends the rest again, and charges nobody.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

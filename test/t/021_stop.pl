@@ -1,5 +1,6 @@
 # SIGTERM in every state ends the relay with status 0, its work settled and its
 # lease handed over; a second SIGTERM ends it now.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

@@ -1,5 +1,6 @@
 # The launcher and the workers: a worker runs wherever the extension is, comes
 # back after any death, and is never in the way.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

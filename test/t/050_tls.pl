@@ -2,6 +2,7 @@
 # and each thing that can be wrong ends the start with one clear line; once it has
 # been running, the bridge waits until somebody has mended it. A client certificate
 # is a login (SASL EXTERNAL).
+# Slow: begins before the others.
 use strict;
 use warnings;
 

@@ -3,6 +3,7 @@
 # sense to it (406). The broker closes the channel, names no message, and loses what
 # was sent behind it. That row alone is charged or held; the others arrive, uncharged,
 # and those that were confirmed arrive once.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

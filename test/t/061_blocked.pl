@@ -1,6 +1,7 @@
 # The broker's memory alarm blocks publishing. The relay stops claiming, keeps its
 # lease and its connection however long that takes, obeys SIGTERM, and goes on at once
 # when the alarm is over.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # The broker is frozen (SIGSTOP) past the confirm timeout, sends no heartbeats, closes
 # the connection by an operator's hand, refuses for a full queue. The relay bounds its
 # wait, obeys SIGTERM, charges nobody, and needs no restart.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

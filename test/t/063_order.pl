@@ -1,6 +1,7 @@
 # 100 keys of 100 events each, through relays killed at random points, restarts and
 # takeovers: first copies of a key arrive in order. With --strict-order also through
 # refusals: exchanges that lose their binding, a queue that is full.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # 20,000 entries of 4 keys, the relay killed in the middle, so that whatever follows
 # has to wait for its key. Draining them does not become slower towards the end, and
 # verify() stays quick.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

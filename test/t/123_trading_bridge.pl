@@ -1,6 +1,7 @@
 # Sales as sagas through RabbitMQ: relays, broker and consumers are killed while fifty callers
 # wait for their answers. Each has one answer in the end, exactly as much is sold as there was,
 # and nothing stays held. Whoever is told 503 asks again with its key.
+# Slow: begins before the others.
 use strict;
 use warnings;
 

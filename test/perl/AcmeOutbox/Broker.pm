@@ -74,7 +74,7 @@ sub api
 
 	while (1)
 	{
-		my $answer = HTTP::Tiny->new(timeout => 30)->request(
+		my $answer = HTTP::Tiny->new(timeout => 120)->request(
 			$method,
 			"http://127.0.0.1:$self->{http_port}/api/$path",
 			{   headers => {
