@@ -312,9 +312,26 @@ is_setup(const char *sqlstate)
 }
 
 /*
- * For the dead letter. The server's own texts for these classes are constant;
- * others could quote a row.
+ * What the server itself says of why it ended a statement, else a text of ours:
+ * a handler or trigger may raise the same SQLSTATE, with a payload in its text.
  */
+static const char *
+safe_message(const char *message)
+{
+	static const char *const known[] = {
+		"canceling statement due to statement timeout",
+		"canceling statement due to user request",
+		"terminating connection due to administrator command",
+		"out of memory",
+	};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
+		if (strcmp(message, known[i]) == 0)
+			return known[i];
+	return "the transaction failed at its end, or was ended";
+}
+
+/* For the dead letter. */
 static struct failure
 failure_of(const PGresult *result)
 {
@@ -325,10 +342,8 @@ failure_of(const PGresult *result)
 			 *sqlstate ? sqlstate : SESSION_ENDED);
 	if (*sqlstate == '\0')
 		failure.message = "the database session ended while it was handled";
-	else if (has_class(sqlstate, "57") || has_class(sqlstate, "53"))
-		failure.message = (char *) db_message(result);
 	else
-		failure.message = "the transaction failed at its end";
+		failure.message = (char *) safe_message(db_message(result));
 	return failure;
 }
 

@@ -54,6 +54,9 @@ is(join(', ', sort keys %dead), join(', ', sort map { "a-$_" } @kinds), 'the oth
 my %state = map { ($_ =~ s/^a-//r) => $dead{$_}{'x-error-sqlstate'} } keys %dead;
 is_deeply(\%state, { 'end session' => '08006', cancel => '57014', sleep => '57014', 'no memory' => '53200',
 		late => '23514', early => '23505', fail => 'P0123' }, 'each says why');
+is($dead{'a-no memory'}{'x-error-message'}, 'the transaction failed at its end, or was ended',
+	'the text that a handler gave to an error that ends a batch is not among it');
+is($dead{'a-sleep'}{'x-error-message'}, 'canceling statement due to statement timeout', 'the server\'s own text is');
 is(scalar(grep { $_->{'x-error-attempts'} != ATTEMPTS } values %dead), 0, 'after as many attempts as allowed');
 for my $kind (qw(end cancel late))
 {

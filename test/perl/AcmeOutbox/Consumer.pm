@@ -104,7 +104,7 @@ BEGIN
 		WHEN 'late' THEN PERFORM nextval('begun_late');
 			INSERT INTO late VALUES (1);
 		WHEN 'early' THEN INSERT INTO early VALUES (1), (1);
-		WHEN 'no memory' THEN RAISE EXCEPTION 'out of memory' USING ERRCODE = '53200';
+		WHEN 'no memory' THEN RAISE EXCEPTION 'no room for %', payload ->> 'secret' USING ERRCODE = '53200';
 		WHEN 'deadlock' THEN PERFORM nextval('begun_deadlock');
 			RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01';
 		ELSE NULL;
