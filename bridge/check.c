@@ -94,7 +94,9 @@ check_run(const struct command_line *line)
 	status = config_load(&config, &settings);
 	if (status != EXIT_OK)
 		report_line(&report, VERDICT_FAIL, "settings",
-					"see acme-outbox-bridge check --help", "%s", config.error);
+					"a relay wants --origin; a consumer --queue, --consumer and "
+					"--handler; a reprocessing --dlq and --queue; see "
+					"acme-outbox-bridge check --help", "%s", config.error);
 	else
 	{
 		/* what the connections log is in the report; --log-level debug shows it */
