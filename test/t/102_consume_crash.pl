@@ -73,15 +73,21 @@ $node->sql('ALTER ROLE eater RESET synchronous_commit');
 
 # Two at once, one of them killed now and then.
 
-@ids = some(3000);
+@ids = ();
 my $steady = $consumer->start(@args, '--prefetch', 50);
 my @both = ($consumer->start(@args, '--prefetch', 50));
-$broker->fill('work', map { envelope($_) } @ids);
 for my $round (1 .. 3)
 {
+	# held while the queue is filled, or they would be done before it is
+	my @more = some(3000);
+	push @ids, @more;
+	$_->signal('STOP') for $steady, @both;
 	my $before = $node->sql('SELECT count(*) FROM done');
-	wait_until(sub { $node->sql('SELECT count(*) FROM done') > $before + 200 });
+	$broker->fill('work', map { envelope($_) } @more);
+	$_->signal('CONT') for $steady, @both;
+	ok(wait_until(sub { $node->sql('SELECT count(*) FROM done') > $before }), 'they are at work');
 	is((pop @both)->kill9, 'signal 9', 'one of two consumers was killed');
+	cmp_ok($node->sql('SELECT count(*) FROM done'), '<', $before + @more, 'in the middle of it');
 	push @both, $consumer->start(@args, '--prefetch', 50);
 }
 ok($consumer->wait_once(@ids), 'two consumers: each change once');
