@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+/* No poll() waits longer, whatever is planned. */
+#define POLL_MAX	60000
+
 msec_t
 clock_now(void)
 {
@@ -43,4 +46,13 @@ msec_t
 clock_earlier(msec_t a, msec_t b)
 {
 	return a < b ? a : b;
+}
+
+/* How long poll() may wait until the deadline. */
+int
+clock_poll_timeout(msec_t deadline)
+{
+	msec_t		wait = deadline - clock_now();
+
+	return wait <= 0 ? 0 : wait > POLL_MAX ? POLL_MAX : (int) wait;
 }

@@ -12,5 +12,6 @@ typedef int64_t msec_t;
 msec_t		clock_now(void);
 msec_t		clock_wall(void);
 msec_t		clock_earlier(msec_t a, msec_t b);
+int			clock_poll_timeout(msec_t deadline);
 
 #endif							/* ACME_CLOCK_H */

@@ -110,17 +110,6 @@ next_deadline(struct consume *c)
 	return clock_earlier(deadline, consume_batch_due(c));
 }
 
-static int
-wait_time(struct consume *c)
-{
-	msec_t		deadline = next_deadline(c);
-	msec_t		now = clock_now();
-
-	if (deadline <= now)
-		return 0;
-	return deadline - now > 60000 ? 60000 : (int) (deadline - now);
-}
-
 static void
 start_telling(struct consume *c)
 {
@@ -172,7 +161,7 @@ turn(struct consume *c)
 
 	db_poll_fd(&c->db, &fds[1]);
 	broker_poll_fd(&c->broker, &fds[2]);
-	wait = wait_time(c);
+	wait = clock_poll_timeout(next_deadline(c));
 	telemetry_sleep(clock_now() + wait);
 	if (poll(fds, 3, wait) < 0)
 	{

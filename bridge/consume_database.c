@@ -161,35 +161,6 @@ on_db_up(void *owner)
 }
 
 static void
-on_notified(void *owner, const char *payload)
-{
-	(void) owner;
-	(void) payload;
-}
-
-static enum exit_status
-status_of(enum db_failure failure)
-{
-	return failure == DB_NOT_INSTALLED ? EXIT_NOT_INSTALLED :
-		failure == DB_NOT_PERMITTED ? EXIT_NOT_PERMITTED : EXIT_DATABASE;
-}
-
-static const char *
-next_step_of(enum db_failure failure)
-{
-	return failure == DB_NOT_INSTALLED ?
-		"run CREATE EXTENSION acme_outbox (or ALTER EXTENSION ... UPDATE) in "
-		"this database" :
-		failure == DB_NOT_PERMITTED ?
-		"run SELECT acme_outbox.grant_consumer(role, schema)" :
-		failure == DB_STANDBY ?
-		"this server is a standby: name all servers in --dsn or PGHOST and use "
-		"target_session_attrs=read-write" :
-		"check --dsn or the PG* variables, the password and that the server "
-		"runs";
-}
-
-static void
 on_db_down(void *owner, enum db_failure failure, const char *reason)
 {
 	struct consume *c = owner;
@@ -204,8 +175,9 @@ on_db_down(void *owner, enum db_failure failure, const char *reason)
 	{
 		log_error("cannot start: the database is not usable",
 				  LOG_TEXT("reason", reason),
-				  LOG_TEXT("next_step", next_step_of(failure)));
-		consume_give_up(c, status_of(failure), now);
+				  LOG_TEXT("next_step", db_next_step(failure,
+										   "run SELECT acme_outbox.grant_consumer(role, schema)")));
+		consume_give_up(c, db_exit_status(failure), now);
 	}
 	else if (c->state == CONSUME_RUNNING)
 		log_warn(was_ready ? "database connection lost" :
@@ -224,7 +196,7 @@ consume_make_db(struct consume *c)
 		.reconnect_max = consume_span(c, SET_RECONNECT_MAX),
 		.session = &c->session,
 	};
-	struct db_events events = {on_db_up, on_result, on_notified, on_db_down, c};
+	struct db_events events = {on_db_up, on_result, NULL, on_db_down, c};
 
 	snprintf(c->setup, sizeof(c->setup), setup_format, (long long) timeout);
 	c->session = (struct db_session){

@@ -188,6 +188,36 @@ db_message(const PGresult *result)
 	return message ? message : "no message";
 }
 
+/* ---- what a failure means to a command ---- */
+
+enum exit_status
+db_exit_status(enum db_failure failure)
+{
+	return failure == DB_NOT_INSTALLED ? EXIT_NOT_INSTALLED :
+		failure == DB_NOT_PERMITTED ? EXIT_NOT_PERMITTED : EXIT_DATABASE;
+}
+
+/* grant: what to run where the role lacks a right. */
+const char *
+db_next_step(enum db_failure failure, const char *grant)
+{
+	switch (failure)
+	{
+		case DB_NOT_INSTALLED:
+			return "run CREATE EXTENSION acme_outbox (or ALTER EXTENSION ... "
+				"UPDATE) in this database";
+		case DB_NOT_PERMITTED:
+			return grant;
+		case DB_STANDBY:
+			return "this server is a standby: name all servers in --dsn or "
+				"PGHOST and use target_session_attrs=read-write";
+		case DB_UNREACHABLE:
+			break;
+	}
+	return "check --dsn or the PG* variables, the password and that the server "
+		"runs";
+}
+
 static void
 log_notice(void *argument, const PGresult *result)
 {
@@ -523,7 +553,8 @@ deliver_notifications(struct db *db)
 
 	while (db->conn && (notify = PQnotifies(db->conn)) != NULL)
 	{
-		db->events.notified(db->events.owner, notify->extra);
+		if (db->events.notified)
+			db->events.notified(db->events.owner, notify->extra);
 		PQfreemem(notify);
 	}
 }

@@ -7,6 +7,7 @@
 
 #include "backoff.h"
 #include "dsn.h"
+#include "exits.h"
 #include "resolver.h"
 
 /* The contract we speak; its neighbours are served too. */
@@ -72,6 +73,7 @@ struct db_events
 	void		(*up) (void *owner);
 	/* The result is the handler's to clear. */
 	void		(*result) (void *owner, int statement, PGresult *result);
+	/* NULL: the session does not LISTEN. */
 	void		(*notified) (void *owner, const char *payload);
 	void		(*down) (void *owner, enum db_failure failure,
 						 const char *reason);
@@ -122,5 +124,8 @@ const char *db_sqlstate(const PGresult *result);
 bool		db_state_is(const PGresult *result, const char *sqlstate);
 bool		db_is_stale(const PGresult *result);
 const char *db_message(const PGresult *result);
+
+enum exit_status db_exit_status(enum db_failure failure);
+const char *db_next_step(enum db_failure failure, const char *grant);
 
 #endif							/* ACME_DB_H */

@@ -144,17 +144,6 @@ next_deadline(struct relay *r)
 	return clock_earlier(deadline, r->duty_at);
 }
 
-static int
-wait_time(struct relay *r)
-{
-	msec_t		deadline = next_deadline(r);
-	msec_t		now = clock_now();
-
-	if (deadline <= now)
-		return 0;
-	return deadline - now > 60000 ? 60000 : (int) (deadline - now);
-}
-
 _Static_assert(OUTCOMES <= TELEMETRY_OUTCOMES, "too many outcomes to tell");
 
 static void
@@ -203,7 +192,7 @@ turn(struct relay *r)
 
 	db_poll_fd(&r->db, &fds[1]);
 	r->publisher->ops->poll_fd(r->publisher, &fds[2]);
-	wait = wait_time(r);
+	wait = clock_poll_timeout(next_deadline(r));
 	telemetry_sleep(clock_now() + wait);
 	if (poll(fds, 3, wait) < 0)
 	{

@@ -229,28 +229,6 @@ on_notified(void *owner, const char *payload)
 		r->acquire_at = 0;
 }
 
-static enum exit_status
-status_of(enum db_failure failure)
-{
-	return failure == DB_NOT_INSTALLED ? EXIT_NOT_INSTALLED :
-		failure == DB_NOT_PERMITTED ? EXIT_NOT_PERMITTED : EXIT_DATABASE;
-}
-
-static const char *
-next_step_of(enum db_failure failure)
-{
-	return failure == DB_NOT_INSTALLED ?
-		"run CREATE EXTENSION acme_outbox (or ALTER EXTENSION ... UPDATE) in "
-		"this database" :
-		failure == DB_NOT_PERMITTED ?
-		"run SELECT acme_outbox.grant_relay(role, origin)" :
-		failure == DB_STANDBY ?
-		"this server is a standby: name all servers in --dsn or PGHOST and use "
-		"target_session_attrs=read-write" :
-		"check --dsn or the PG* variables, the password and that the server "
-		"runs";
-}
-
 static void
 on_db_down(void *owner, enum db_failure failure, const char *reason)
 {
@@ -276,8 +254,9 @@ on_db_down(void *owner, enum db_failure failure, const char *reason)
 	{
 		log_error("cannot start: the database is not usable",
 				  LOG_TEXT("reason", reason),
-				  LOG_TEXT("next_step", next_step_of(failure)));
-		relay_give_up(r, status_of(failure), now);
+				  LOG_TEXT("next_step", db_next_step(failure,
+										   "run SELECT acme_outbox.grant_relay(role, origin)")));
+		relay_give_up(r, db_exit_status(failure), now);
 	}
 	else if (relay_is_once(r))
 		relay_give_up(r, EXIT_TEMPORARY, now);

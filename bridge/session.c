@@ -32,16 +32,6 @@ on_down(void *owner, enum db_failure failure, const char *reason)
 	s->db.wants_connection = false;
 }
 
-static int
-wait_time(msec_t deadline)
-{
-	msec_t		now = clock_now();
-
-	if (deadline <= now)
-		return 0;
-	return deadline - now > 60000 ? 60000 : (int) (deadline - now);
-}
-
 /* False: error says why. */
 bool
 session_open(struct session *s, const struct db_settings *settings)
@@ -58,7 +48,7 @@ session_open(struct session *s, const struct db_settings *settings)
 		struct pollfd pfd = {.fd = -1};
 
 		db_poll_fd(&s->db, &pfd);
-		if (poll(&pfd, 1, wait_time(db_deadline(&s->db))) < 0)
+		if (poll(&pfd, 1, clock_poll_timeout(db_deadline(&s->db))) < 0)
 			pfd.revents = 0;
 		db_turn(&s->db, pfd.revents, clock_now());
 	}
@@ -103,7 +93,7 @@ await_result(struct session *s)
 				first = result;
 			continue;
 		}
-		if (poll(&pfd, 1, wait_time(deadline)) <= 0 && clock_now() >= deadline)
+		if (poll(&pfd, 1, clock_poll_timeout(deadline)) <= 0 && clock_now() >= deadline)
 		{
 			snprintf(s->error, sizeof(s->error), "no answer within %lld ms",
 					 (long long) s->timeout);
