@@ -11,7 +11,9 @@ use Test::More;
 use Time::HiRes qw(time);
 
 my @quick = ('acme_outbox.duty_interval = 1', 'acme_outbox.reaper_first_delay = 1');
-my $node = AcmeOutbox::Cluster->create_empty('main', @quick);
+# %b tells our workers from autovacuum's.
+my $node = AcmeOutbox::Cluster->create_empty('main', @quick,
+	"log_line_prefix = '%m [%p] %b %q%a '");
 
 sub worker_pid
 {
@@ -147,7 +149,7 @@ subtest 'is not in the way' => sub {
 	$node->psql('postgres', 'SET ROLE nobody; DROP DATABASE mine');
 	is(worker_pid('mine'), $pid, 'who may not drop a database does not disturb its worker');
 	$node->sql('DROP DATABASE mine');
-	unlike(slurp_file($node->logfile, $log), qr/FATAL:.*database .* does not exist/,
+	unlike(slurp_file($node->logfile, $log), qr/acme_outbox worker.*FATAL:.*database .* does not exist/,
 		'no worker is started in a database that is gone');
 };
 
