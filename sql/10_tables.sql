@@ -153,6 +153,9 @@ CREATE TABLE acme_outbox.outbox_pause (
 	CONSTRAINT outbox_pause_key UNIQUE NULLS NOT DISTINCT (origin, topic)
 );
 COMMENT ON TABLE acme_outbox.outbox_pause IS 'what operators have paused; see pause() and resume()';
+COMMENT ON COLUMN acme_outbox.outbox_pause.topic IS 'NULL: the whole origin';
+COMMENT ON COLUMN acme_outbox.outbox_pause.resumed IS
+	'the pause is over; the row goes when the entries it held were let go';
 
 /*
  * Relay state.  None of it is dumped: it means nothing in another cluster.

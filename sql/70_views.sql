@@ -305,7 +305,7 @@ SELECT w.origin, w.event_id, w.id, w.topic, w.routing_key, w.message_key,
 	   w.created_at, w.next_attempt_at, w.attempts, w.holds, NULL,
 	   w.last_error,
 	   CASE w.hold_reason
-			WHEN 'UNROUTABLE' THEN 'See last_error; declare the exchange, bind a queue or grant write: it is then sent by itself.'
+			WHEN 'UNROUTABLE' THEN 'See last_error; declare the exchange, bind a queue or grant write: it is then sent by itself, unless its topic is paused.'
 			WHEN 'NACKED' THEN 'Look at the queues'' length limits and at the broker''s alarms.'
 			WHEN 'KEY' THEN 'Of the same origin and message_key, look at the lowest id that is PENDING, PUBLISHING or FAILED in acme_outbox.outbox.'
 			WHEN 'PAUSED' THEN 'SELECT acme_outbox.resume(origin, topic)'
