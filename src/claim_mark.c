@@ -144,7 +144,7 @@ claim_mark_taken(Claim *claim, const Lease *lease, Tuplestorestate *result)
 				 errhint("Claim again.")));
 	qsort(taken->ids, taken->count, sizeof(int64), int64_compare);
 	write_claim_row(claim, lease, taken->ids, taken->count);
-	handout_return(&claim->handout, taken->ids, taken->count, result);
+	handout_return(&claim->handout, result);
 }
 
 static void

@@ -3,8 +3,8 @@
  *		The rows that a claim hands to the relay.
  *
  * A row is copied once, from the scan that found it, into the form in which it is
- * returned; the UPDATE that marks it returns no more than its id.  What the update
- * did not mark, because someone changed it in between, is not handed out.
+ * returned.  If one of them cannot be marked, because someone changed it in between,
+ * the whole claim fails, and none is handed out.
  *
  * For an event with a redaction rule the audit lane gets a text of its own, and a
  * dead-letter copy nothing but that.
@@ -158,18 +158,11 @@ compare_rows(const void *a, const void *b)
 	return int64_compare(&((const HandoutRow *) a)->id, &((const HandoutRow *) b)->id);
 }
 
-/* In id order, those that were marked; the marked ids are sorted. */
+/* In id order. */
 void
-handout_return(Handout *handout, const int64 *marked, int n, Tuplestorestate *result)
+handout_return(Handout *handout, Tuplestorestate *result)
 {
-	int			i;
-	int			m = 0;
-
 	qsort(handout->rows, handout->count, sizeof(HandoutRow), compare_rows);
-	for (i = 0; i < handout->count && m < n; i++)
-		if (handout->rows[i].id == marked[m])
-		{
-			tuplestore_puttuple(result, handout->rows[i].row);
-			m++;
-		}
+	for (int i = 0; i < handout->count; i++)
+		tuplestore_puttuple(result, handout->rows[i].row);
 }

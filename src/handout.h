@@ -30,7 +30,6 @@ typedef struct Handout
 extern void handout_begin(Handout *handout, TupleDesc desc, int room,
 						  bool for_dead_letters);
 extern void handout_add(Handout *handout, TupleTableSlot *slot);
-extern void handout_return(Handout *handout, const int64 *marked, int n,
-						   Tuplestorestate *result);
+extern void handout_return(Handout *handout, Tuplestorestate *result);
 
 #endif							/* ACME_OUTBOX_HANDOUT_H */
