@@ -1,7 +1,7 @@
 # docs/settings.md lists every setting of the extension and of the bridge, and no
-# other, with the default, range and context it has; the README's short tables and
-# its exit statuses say the same. docs/metrics.md lists every metric; the alert rules and
-# the collector in etc use these and no others.
+# other, with the default, range and context it has; docs/consume.md repeats the defaults it
+# names; docs/bridge.md has the exit statuses. docs/metrics.md lists every metric; the alert
+# rules and the collector in etc use these and no others.
 use strict;
 use warnings;
 
@@ -15,7 +15,6 @@ use Test::More;
 
 my $stage = $ENV{ACME_STAGE} // "$FindBin::RealBin/../..";
 my $settings = Page->read_page("$stage/docs/settings.md");
-my $readme = Page->read_page("$stage/README.md");
 my $bridge = "$stage/bridge/acme-outbox-bridge";
 
 # A server with nothing set: the defaults as SHOW prints them.
@@ -52,7 +51,6 @@ my %written = map { $_->[0] => join ' | ', @{$_}[ 1 .. 4 ] } @rows;
 is(scalar @rows, scalar keys %written, 'extension: no name twice');
 same_rows('extension', \%real, \%written);
 is(scalar(grep { length $_->[5] < 20 } @rows), 0, 'extension: each is explained');
-my %extension_default = map { $_->[0] => $_->[1] } @rows;
 
 # The range and SIGHUP come from the commands' --help, the rest from --list-settings.
 my ($list, $help) = map { scalar qx{'$bridge' $_} } '--list-settings', '--help';
@@ -78,16 +76,11 @@ is(scalar @rows, scalar keys %written, 'bridge: no name twice');
 same_rows('bridge', \%real, \%written);
 is(scalar(grep { length $_->[6] < 20 } @rows), 0, 'bridge: each is explained');
 
-# The README's tables are part of these.
-for my $row ($readme->table('extension'))
-{
-	is($row->[1], $extension_default{ $row->[0] }, "README: $row->[0]");
-}
+# A page that repeats defaults repeats these.
 my %bridge_default = map { $_->[0] => $_->[2] } @rows;
-for my $row ($readme->table('bridge'))
+for my $row (grep { length $_->[1] } Page->read_page("$stage/docs/consume.md")->table('setting'))
 {
-	my $name = $row->[0] =~ s/^--//r;
-	is($row->[1], $bridge_default{$name}, "README: --$name");
+	is($row->[1], $bridge_default{ $row->[0] =~ s/^--//r }, "consume.md: $row->[0]");
 }
 
 # Columns of topic_policy.
@@ -101,7 +94,7 @@ is(join("\n", map { $_->[0] } $settings->table('column')), $columns, 'topic_poli
 # Exit statuses.
 my ($statuses) = $help =~ /^Exit status:\n(.*)\z/ms;
 %real = $statuses =~ /^ +(\d+)  (.*)$/mg;
-%written = map { @{$_}[ 0, 1 ] } grep { $_->[0] =~ /^\d+$/ } $readme->table('status');
+%written = map { @{$_}[ 0, 1 ] } grep { $_->[0] =~ /^\d+$/ } Page->read_page("$stage/docs/bridge.md")->table('status');
 same_rows('exit status', \%real, \%written);
 
 # Metrics: the page and the catalogue.
