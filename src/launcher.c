@@ -9,7 +9,7 @@
  * after 5 s, doubled to a minute.  Once a minute the list of databases is read
  * anew.
  *
- * The launcher alone reserves and frees slots (shmem.c).  What it knows about
+ * The launcher alone reserves and frees slots (slots.c).  What it knows about
  * databases is its own memory: after a restart it adopts the workers that run and
  * looks at the other databases again.  It connects to no database, only to the
  * shared catalogs.  Databases that are templates or take no connections are never
@@ -34,6 +34,7 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "shmem.h"
+#include "slots.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
@@ -400,11 +401,11 @@ start_launcher(void)
 	control.entrysize = sizeof(Database);
 	databases = hash_create("acme_outbox databases", 64, &control,
 							HASH_ELEM | HASH_BLOBS);
-	handles = palloc0(sizeof(BackgroundWorkerHandle *) * shmem_slots());
+	handles = palloc0(sizeof(BackgroundWorkerHandle *) * slots_count());
 
 	shmem_launcher_attach();
 	scan_databases();
-	for (int slot = 0; slot < shmem_slots(); slot++)
+	for (int slot = 0; slot < slots_count(); slot++)
 	{
 		Oid			dboid = slot_adopt(slot);
 		Database   *database = find_database(dboid);
@@ -417,7 +418,7 @@ start_launcher(void)
 static void
 stop_workers(void)
 {
-	for (int slot = 0; slot < shmem_slots(); slot++)
+	for (int slot = 0; slot < slots_count(); slot++)
 	{
 		SlotInfo	info;
 
@@ -436,7 +437,7 @@ launch(void)
 	HASH_SEQ_STATUS sequence;
 	Database   *database;
 
-	for (int slot = 0; slot < shmem_slots(); slot++)
+	for (int slot = 0; slot < slots_count(); slot++)
 		check_slot(slot);
 	if (next_scan <= now || was_held)
 		scan_databases();

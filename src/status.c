@@ -6,6 +6,7 @@
 
 #include "funcapi.h"
 #include "shmem.h"
+#include "slots.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -73,7 +74,7 @@ acme_outbox_worker_slots(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < shmem_slots(); i++)
+	for (int i = 0; i < slots_count(); i++)
 	{
 		SlotInfo	slot;
 

@@ -23,6 +23,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "shmem.h"
+#include "slots.h"
 #include "wake.h"
 
 typedef struct NotedOrigin
@@ -154,7 +155,7 @@ void
 wake_claim_begins(const char *origin)
 {
 	if (shmem_attached())
-		shmem_relay_waits(MyDatabaseId, origin);
+		slot_relay_waits(MyDatabaseId, origin);
 }
 
 /*
@@ -166,7 +167,7 @@ void
 wake_claim_found(const char *origin)
 {
 	if (shmem_attached())
-		shmem_relay_busy(MyDatabaseId, origin);
+		slot_relay_busy(MyDatabaseId, origin);
 }
 
 /*

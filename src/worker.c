@@ -28,7 +28,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "shmem.h"
+#include "slots.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
