@@ -57,7 +57,8 @@ $broker->drain;
 
 # The broker is frozen: nothing is confirmed.
 $bridge = AcmeOutbox::Bridge->start($node, $broker);
-ok(wait_until(sub { active() == 1 }), 'a relay is active');
+$node->publish(1);
+ok($node->wait_drained, 'a relay is active and publishes');
 $broker->signal('STOP');
 $node->publish(50);
 ok($node->wait_sql('SELECT count(*) > 0 FROM acme_outbox.outbox_claim'), 'frozen broker: a claim is open');

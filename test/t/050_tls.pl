@@ -55,6 +55,8 @@ my $bridge = AcmeOutbox::Bridge->start(undef, undef, env => {
 		$node->libpq_env, RABBITMQ_URI => tls_uri($broker) },
 	args => [ @ca, '--log-level', 'debug' ]);
 ok($bridge->wait_for_log('broker ready.* tls=TLSv1.3'), 'by address: TLS 1.3');
+$node->publish(1);
+ok($node->wait_drained, 'it publishes');
 $broker->signal('STOP');
 $node->publish(500);
 $node->sql(<<'SQL');
@@ -74,7 +76,7 @@ my @messages = $broker->drain;
 my @entries = $node->entries;
 delivered_ok(\@entries, \@messages, 'TLS');
 order_ok(\@entries, \@messages, 'TLS');
-is(scalar @messages, 540, 'TLS: no duplicates');
+is(scalar @messages, 541, 'TLS: no duplicates');
 is($bridge->stop(10), 0, 'it stops');
 unlike($bridge->log_text, qr/bridge-secret|xxxx/, 'no secret and no payload in the log');
 is($broker->count, 0, 'the queue is empty');
