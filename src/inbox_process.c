@@ -1,43 +1,23 @@
 /*
  * inbox_process.c
- *		Guard, handler and parking in one call; one message, or a batch.
+ *		The SQL functions that handle messages: guard, handler and parking in one call.
  *
  * inbox_process() lets a failing handler fail.  The inbox_try_* functions report it
- * instead, with subtransactions:
+ * instead, of one message or of each of a batch; inbox_batch.c has how.
  *
- * The guards of the whole batch come first, in the order of their event ids, outside
- * any subtransaction: two batches that overlap, whatever their order, wait for each
- * other at most once.  Then the handlers run in the order given, all in one
- * subtransaction.  Where one fails, all is rolled back; what came before it runs again
- * (and is committed), the failed one is reported, and what comes after it runs next.
- * Each failure so costs one more subtransaction and no message runs more often than
- * there are failures behind it.  The guards of what did not succeed are deleted.
- *
- * A deferred constraint would fail at COMMIT, when nobody can say whose fault it was.
- * So deferred constraints are checked at each subtransaction's end, within another one
- * that is rolled back: they stay deferred, and a handler finds them as it expects.  If
- * the check fails, the messages are bisected.
- *
- * More than MAX_COMMITTED subtransactions would make snapshots slow for everybody: the
- * rest is "later".
+ * To these an envelope that cannot be read is an outcome as well, "invalid": an error
+ * would make the good messages beside it wait.  What is wrong with the call itself raises.
  */
 #include "acme_outbox.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
-#include "consumed.h"
 #include "funcapi.h"
-#include "handler.h"
-#include "inbox.h"
+#include "inbox_batch.h"
 #include "jsontext.h"
 #include "message.h"
-#include "miscadmin.h"
-#include "nodes/makefuncs.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/resowner.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_process);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_process_text);
@@ -50,24 +30,6 @@ PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_batch_json);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_batch_literal);
 PG_FUNCTION_INFO_V1(acme_outbox_inbox_try_process_batch_jsonb);
 
-/* half of what a backend remembers of its subtransactions in shared memory */
-#define MAX_COMMITTED 32
-
-typedef enum Outcome
-{
-	OUTCOME_PENDING,			/* to be run */
-	OUTCOME_APPLIED,
-	OUTCOME_DUPLICATE,
-	OUTCOME_PARKED,
-	OUTCOME_FAILED,
-	OUTCOME_INVALID,
-	OUTCOME_LATER
-} Outcome;
-
-static const char *const outcome_names[] = {
-	"later", "applied", "duplicate", "parked", "failed", "invalid", "later"
-};
-
 /* The types of envelope and message; json is read as text. */
 typedef enum ArgumentTypes
 {
@@ -76,33 +38,6 @@ typedef enum ArgumentTypes
 	ARGS_JSONB
 } ArgumentTypes;
 
-typedef struct Delivery
-{
-	Jsonb	   *envelope;
-	Jsonb	   *message;
-	const char *event_id;
-	Outcome		outcome;
-	const ErrorData *error;		/* of a failed one */
-} Delivery;
-
-typedef struct Batch
-{
-	Inbox	   *inbox;
-	Handler    *handler;
-	const char *consumer;
-	Delivery   *deliveries;
-	int			n;
-	int			committed;		/* subtransactions */
-} Batch;
-
-/* a unit of a batch: [at, end) run in one subtransaction */
-typedef struct Unit
-{
-	Batch	   *batch;
-	int			at;				/* the message being handled; end: none */
-	int			end;
-} Unit;
-
 /*
  * Reading the arguments
  */
@@ -110,7 +45,7 @@ typedef struct Unit
 static void
 read_delivery(Delivery *delivery, Datum envelope, bool isnull, bool is_jsonb)
 {
-	delivery->outcome = OUTCOME_INVALID;
+	delivery->outcome = MESSAGE_INVALID;
 	if (isnull)
 		return;
 	delivery->envelope = is_jsonb ? DatumGetJsonbP(envelope) :
@@ -119,7 +54,7 @@ read_delivery(Delivery *delivery, Datum envelope, bool isnull, bool is_jsonb)
 		return;
 	delivery->event_id = envelope_event_id(delivery->envelope);
 	if (delivery->event_id != NULL)
-		delivery->outcome = OUTCOME_PENDING;
+		delivery->outcome = MESSAGE_PENDING;
 }
 
 /* Why a message is invalid; says nothing of what it holds. */
@@ -226,273 +161,6 @@ read_batch(FunctionCallInfo fcinfo, Batch *batch, Oid element)
 }
 
 /*
- * Guards
- */
-
-static int
-compare_by_id(const void *a, const void *b)
-{
-	const Delivery *one = *(Delivery *const *) a;
-	const Delivery *other = *(Delivery *const *) b;
-	int			order = strcmp(one->event_id, other->event_id);
-
-	/* of several copies the first one given comes first */
-	return order != 0 ? order : (one < other ? -1 : one > other);
-}
-
-/* The deliveries to be guarded, sorted by id; further copies become duplicates. */
-static int
-sort_pending(Batch *batch, Delivery **sorted)
-{
-	int			n = 0;
-	int			distinct = 0;
-
-	for (int i = 0; i < batch->n; i++)
-		if (batch->deliveries[i].outcome == OUTCOME_PENDING)
-			sorted[n++] = &batch->deliveries[i];
-	qsort(sorted, n, sizeof(Delivery *), compare_by_id);
-	for (int i = 0; i < n; i++)
-	{
-		if (distinct > 0 &&
-			strcmp(sorted[distinct - 1]->event_id, sorted[i]->event_id) == 0)
-			sorted[i]->outcome = OUTCOME_DUPLICATE;
-		else
-			sorted[distinct++] = sorted[i];
-	}
-	return distinct;
-}
-
-static Datum
-ids_of(Delivery **deliveries, int n)
-{
-	Datum	   *ids = palloc(sizeof(Datum) * Max(n, 1));
-
-	for (int i = 0; i < n; i++)
-		ids[i] = CStringGetTextDatum(deliveries[i]->event_id);
-	return PointerGetDatum(construct_array(ids, n, TEXTOID, -1, false, TYPALIGN_INT));
-}
-
-/* Those whose guard was there already are duplicates; both lists are sorted. */
-static void
-mark_duplicates(Delivery **sorted, int n)
-{
-	uint64		row = 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		char	   *inserted = row < SPI_processed ?
-		SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, 1) : NULL;
-
-		if (inserted != NULL && strcmp(inserted, sorted[i]->event_id) == 0)
-			row++;
-		else
-			sorted[i]->outcome = OUTCOME_DUPLICATE;
-	}
-	if (row != SPI_processed)
-		elog(ERROR, "guards were not recorded in order");
-}
-
-static void
-take_guards(Batch *batch)
-{
-	Delivery  **sorted = palloc(sizeof(Delivery *) * Max(batch->n, 1));
-	int			n = sort_pending(batch, sorted);
-	Datum		args[2];
-
-	if (n == 0)
-		return;
-	args[0] = CStringGetTextDatum(batch->consumer);
-	args[1] = ids_of(sorted, n);
-	SPI_connect();
-	inbox_run(batch->inbox, INBOX_ACCEPT_ALL, args, NULL, SPI_OK_INSERT_RETURNING);
-	mark_duplicates(sorted, n);
-	SPI_finish();
-}
-
-/* What was not done may be delivered again. */
-static void
-drop_guards(Batch *batch)
-{
-	Delivery  **undone = palloc(sizeof(Delivery *) * Max(batch->n, 1));
-	Datum		args[2];
-	int			n = 0;
-
-	for (int i = 0; i < batch->n; i++)
-	{
-		Outcome		outcome = batch->deliveries[i].outcome;
-
-		if (outcome == OUTCOME_FAILED || outcome == OUTCOME_LATER)
-			undone[n++] = &batch->deliveries[i];
-	}
-	if (n == 0)
-		return;
-	args[0] = CStringGetTextDatum(batch->consumer);
-	args[1] = ids_of(undone, n);
-	SPI_connect();
-	inbox_run(batch->inbox, INBOX_FORGET, args, NULL, SPI_OK_DELETE);
-	SPI_finish();
-}
-
-/*
- * Handlers
- */
-
-static Outcome
-deliver(const Batch *batch, const Delivery *delivery)
-{
-	Handling	handling = {
-		.consumer = batch->consumer,
-		.event_id = delivery->event_id,
-		.envelope = delivery->envelope,
-		.message = delivery->message
-	};
-
-	return handler_run(batch->handler, &handling) ? OUTCOME_PARKED : OUTCOME_APPLIED;
-}
-
-/* Raises what COMMIT would raise; the constraints stay deferred. */
-static void
-check_deferred(void)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		/* SET CONSTRAINTS ALL IMMEDIATE */
-		AfterTriggerSetState(makeNode(ConstraintsSetStmt));
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	RollbackAndReleaseCurrentSubTransaction();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	if (error != NULL)
-		ReThrowError(error);
-}
-
-/* Runs a unit's messages, in order; the work of inbox_protected(). */
-static void
-run_unit(void *argument)
-{
-	Unit	   *unit = argument;
-	Delivery   *deliveries = unit->batch->deliveries;
-
-	for (; unit->at < unit->end; unit->at++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (deliveries[unit->at].outcome == OUTCOME_PENDING)
-			deliveries[unit->at].outcome = deliver(unit->batch, &deliveries[unit->at]);
-	}
-	check_deferred();
-}
-
-static bool
-has_pending(const Batch *batch, int from, int end)
-{
-	for (int i = from; i < end; i++)
-		if (batch->deliveries[i].outcome == OUTCOME_PENDING)
-			return true;
-	return false;
-}
-
-/* After a rollback: what ran in the unit did not. */
-static void
-undo_outcomes(Batch *batch, const Outcome *before, int from, int end)
-{
-	for (int i = from; i < end; i++)
-		batch->deliveries[i].outcome = before[i - from];
-}
-
-/* One subtransaction over [from, end); false: it failed, where unit->at says. */
-static bool
-try_unit(Batch *batch, int from, int end, Unit *unit, ErrorData **error)
-{
-	Outcome    *before = palloc(sizeof(Outcome) * (end - from));
-	bool		done;
-
-	*unit = (Unit) {batch, from, end};
-	for (int i = from; i < end; i++)
-		before[i - from] = batch->deliveries[i].outcome;
-	done = inbox_protected(run_unit, unit, error);
-	if (done)
-		batch->committed++;
-	else
-		undo_outcomes(batch, before, from, end);
-	pfree(before);
-	return done;
-}
-
-static void
-mark_failed(Delivery *delivery, const ErrorData *error)
-{
-	delivery->outcome = OUTCOME_FAILED;
-	delivery->error = error;
-}
-
-/*
- * Runs messages [from, end) in as few subtransactions as their failures allow.  A unit
- * that failed at a message is split there; one that failed at its end, in a deferred
- * constraint, in the middle.  The left part is run first.
- */
-static void
-run_range(Batch *batch, int from, int end)
-{
-	Unit		unit;
-	ErrorData  *error;
-
-	while (batch->committed < MAX_COMMITTED && has_pending(batch, from, end))
-	{
-		if (try_unit(batch, from, end, &unit, &error))
-			return;
-		if (unit.at < end)
-		{
-			mark_failed(&batch->deliveries[unit.at], error);
-			run_range(batch, from, unit.at);
-			from = unit.at + 1;
-		}
-		else if (end - from == 1)
-			mark_failed(&batch->deliveries[from], error);
-		else
-		{
-			int			middle = from + (end - from) / 2;
-
-			run_range(batch, from, middle);
-			from = middle;
-		}
-	}
-}
-
-/* What is "later" was not handled, and comes again. */
-static void
-count_delivery(const Batch *batch, const Delivery *delivery)
-{
-	if (delivery->outcome != OUTCOME_LATER)
-		consumed_count(batch->consumer, delivery->envelope, outcome_names[delivery->outcome]);
-}
-
-static void
-run_batch(Batch *batch)
-{
-	take_guards(batch);
-	run_range(batch, 0, batch->n);
-	for (int i = 0; i < batch->n; i++)
-		if (batch->deliveries[i].outcome == OUTCOME_PENDING)
-			batch->deliveries[i].outcome = OUTCOME_LATER;
-	drop_guards(batch);
-	for (int i = 0; i < batch->n; i++)
-		count_delivery(batch, &batch->deliveries[i]);
-}
-
-/*
  * The SQL functions
  */
 
@@ -503,17 +171,17 @@ process(FunctionCallInfo fcinfo, ArgumentTypes types)
 	Delivery	delivery;
 
 	read_single(fcinfo, &batch, &delivery, types);
-	if (delivery.outcome == OUTCOME_INVALID)
+	if (delivery.outcome == MESSAGE_INVALID)
 		ereport(ERROR,
 				(errcode(ERRCODE_OX_ENVELOPE),
 				 errmsg("%s", invalid_reason(&delivery)),
 				 errhint("The sender renders messages with acme_outbox.publish or acme_outbox.envelope.")));
 	if (inbox_accept(batch.inbox, batch.consumer, delivery.event_id))
-		delivery.outcome = deliver(&batch, &delivery);
+		delivery.outcome = inbox_batch_deliver(&batch, &delivery);
 	else
-		delivery.outcome = OUTCOME_DUPLICATE;
-	count_delivery(&batch, &delivery);
-	PG_RETURN_TEXT_P(cstring_to_text(outcome_names[delivery.outcome]));
+		delivery.outcome = MESSAGE_DUPLICATE;
+	inbox_batch_count(&batch, &delivery);
+	PG_RETURN_TEXT_P(cstring_to_text(message_outcome_name(delivery.outcome)));
 }
 
 /* inbox_process(consumer, envelope text, handler, message) RETURNS text */
@@ -549,16 +217,16 @@ put_outcome(Datum *values, bool *nulls, const Delivery *delivery)
 {
 	const ErrorData *error = delivery->error;
 
-	set_text(values, nulls, 0, outcome_names[delivery->outcome]);
+	set_text(values, nulls, 0, message_outcome_name(delivery->outcome));
 	set_text(values, nulls, 1, NULL);
 	set_text(values, nulls, 2, NULL);
 	set_text(values, nulls, 3, NULL);
-	if (delivery->outcome == OUTCOME_INVALID)
+	if (delivery->outcome == MESSAGE_INVALID)
 	{
 		set_text(values, nulls, 1, unpack_sql_state(ERRCODE_OX_ENVELOPE));
 		set_text(values, nulls, 2, invalid_reason(delivery));
 	}
-	else if (delivery->outcome == OUTCOME_FAILED)
+	else if (delivery->outcome == MESSAGE_FAILED)
 	{
 		set_text(values, nulls, 1, unpack_sql_state(error->sqlerrcode));
 		set_text(values, nulls, 2, error->message);
@@ -578,7 +246,7 @@ try_process(FunctionCallInfo fcinfo, ArgumentTypes types)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	read_single(fcinfo, &batch, &delivery, types);
-	run_batch(&batch);
+	inbox_batch_run(&batch);
 	put_outcome(values, nulls, &delivery);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
@@ -613,7 +281,7 @@ try_process_batch(FunctionCallInfo fcinfo, Oid element)
 
 	InitMaterializedSRF(fcinfo, 0);
 	read_batch(fcinfo, &batch, element);
-	run_batch(&batch);
+	inbox_batch_run(&batch);
 	for (int i = 0; i < batch.n; i++)
 	{
 		Datum		values[5];
