@@ -3,9 +3,9 @@
  *		All settings of the extension: name, range, default, text.
  *
  * Contexts: what decides who an event comes from is PGC_SUSET, so that only an
- * administrator sets it, per role or per database.  What a session may decide for
- * itself (its trace) is PGC_USERSET.  Everything a relay or the worker reads is
- * PGC_SIGHUP or PGC_SUSET: one value for all relays of a database.
+ * administrator sets it, per role or per database; so is what relays and duties read.
+ * What a session may decide for itself (trace, tenant, locale) is PGC_USERSET.  What the
+ * worker's own loop reads is PGC_SIGHUP, what sizes shared memory PGC_POSTMASTER.
  */
 #include "acme_outbox.h"
 

@@ -54,6 +54,5 @@ extern Oid	inbox_table_owner(const Inbox *inbox, const char *table);
 extern void inbox_as_owner(Oid owner, InboxWork work, void *argument);
 extern void inbox_as_role(Oid role, InboxWork work, void *argument);
 extern bool inbox_protected(InboxWork work, void *argument, ErrorData **error);
-extern bool inbox_must_raise(const ErrorData *error);
 
 #endif							/* ACME_OUTBOX_INBOX_H */

@@ -90,14 +90,13 @@ inbox_as_role(Oid role, InboxWork work, void *argument)
 }
 
 /*
- * inbox_must_raise
- *		Is an error not the message's fault, so that nobody may count it as such?
+ * Is an error not the message's fault, so that nobody may count it as such?
  *
  * Cancel, shutdown, lost connections; serialization failures and deadlocks, which
  * are to be tried again; no memory, no disk, no file.
  */
-bool
-inbox_must_raise(const ErrorData *error)
+static bool
+must_raise(const ErrorData *error)
 {
 	int			code = error->sqlerrcode;
 	int			category = ERRCODE_TO_CATEGORY(code);
@@ -142,7 +141,7 @@ inbox_protected(InboxWork work, void *argument, ErrorData **error)
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
-		if (inbox_must_raise(*error))
+		if (must_raise(*error))
 			ReThrowError(*error);
 	}
 	PG_END_TRY();

@@ -180,12 +180,6 @@ read_lease(KeptPlan *plan, Datum key, Lease *lease)
 	return true;
 }
 
-bool
-lease_current(const char *origin, Lease *lease)
-{
-	return read_lease(&by_origin_plan, CStringGetTextDatum(origin), lease);
-}
-
 static void
 fenced(int64 epoch)
 {
@@ -200,7 +194,8 @@ fenced(int64 epoch)
 void
 lease_require(const char *origin, int64 epoch, Lease *lease)
 {
-	if (!lease_current(origin, lease) || lease->epoch != epoch || lease->released)
+	if (!read_lease(&by_origin_plan, CStringGetTextDatum(origin), lease) ||
+		lease->epoch != epoch || lease->released)
 		fenced(epoch);
 }
 

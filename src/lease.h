@@ -18,7 +18,6 @@ typedef struct Lease
 
 extern void lease_check_arguments(FunctionCallInfo fcinfo);
 extern void lease_check_grant(const char *origin);
-extern bool lease_current(const char *origin, Lease *lease);
 extern void lease_require(const char *origin, int64 epoch, Lease *lease);
 extern void lease_of_epoch(int64 epoch, Lease *lease);
 

@@ -89,12 +89,9 @@ event_type(Jsonb *envelope)
 	return name != NULL ? name : envelope_string(envelope, "body", "eventType");
 }
 
-/*
- * parked_insert
- *		Writes the row; returns its id.
- */
-pg_uuid_t *
-parked_insert(Inbox *inbox, const ParkedMessage *parked)
+/* Writes the row; returns its id. */
+static pg_uuid_t *
+insert_row(Inbox *inbox, const ParkedMessage *parked)
 {
 	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
 	Datum		values[P_COUNT];
@@ -149,7 +146,7 @@ acme_outbox_park(PG_FUNCTION_ARGS)
 	parked.event_id = handling->event_id;
 	parked.envelope = handling->envelope;
 	parked.message = handling->message;
-	id = parked_insert(inbox_current(), &parked);
+	id = insert_row(inbox_current(), &parked);
 	handling->parked_in = GetCurrentSubTransactionId();
 	PG_RETURN_UUID_P(id);
 }
@@ -191,7 +188,7 @@ park_message(FunctionCallInfo fcinfo, Jsonb *envelope)
 	inbox = inbox_current();
 	parked.guarded = inbox_accept(inbox, parked.consumer, parked.event_id) ||
 		recorded_here(inbox, parked.consumer, parked.event_id);
-	return parked_insert(inbox, &parked);
+	return insert_row(inbox, &parked);
 }
 
 /*

@@ -1,6 +1,6 @@
 /*
  * parked.h
- *		Parked messages: delivered fine, but the domain cannot accept them.
+ *		A parked message: delivered fine, but the domain cannot accept it.
  */
 #ifndef ACME_OUTBOX_PARKED_H
 #define ACME_OUTBOX_PARKED_H
@@ -20,7 +20,5 @@ typedef struct ParkedMessage
 	const char *entity_id;
 	bool		guarded;		/* its transaction recorded the event as processed */
 } ParkedMessage;
-
-extern pg_uuid_t *parked_insert(Inbox *inbox, const ParkedMessage *parked);
 
 #endif							/* ACME_OUTBOX_PARKED_H */

@@ -25,24 +25,17 @@ prepare(KeptPlan *plan)
 	plan->kept = prepared;
 }
 
-/* Runs the statement inside the caller's SPI connection; returns rows processed. */
+/* plan_run: runs the statement inside the caller's SPI connection; returns rows processed. */
 uint64
-plan_run_limited(KeptPlan *plan, Datum *values, const char *nulls, int expected,
-				 long max_rows)
+plan_run(KeptPlan *plan, Datum *values, const char *nulls, int expected)
 {
 	int			result;
 
 	if (plan->kept == NULL)
 		prepare(plan);
-	result = SPI_execute_plan(plan->kept, values, nulls, false, max_rows);
+	result = SPI_execute_plan(plan->kept, values, nulls, false, 0);
 	if (result != expected)
 		elog(ERROR, "unexpected result of \"%s\": %s", plan->sql,
 			 SPI_result_code_string(result));
 	return SPI_processed;
-}
-
-uint64
-plan_run(KeptPlan *plan, Datum *values, const char *nulls, int expected)
-{
-	return plan_run_limited(plan, values, nulls, expected, 0);
 }

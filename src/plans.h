@@ -19,7 +19,5 @@ typedef struct KeptPlan
 } KeptPlan;
 
 extern uint64 plan_run(KeptPlan *plan, Datum *values, const char *nulls, int expected);
-extern uint64 plan_run_limited(KeptPlan *plan, Datum *values, const char *nulls,
-							   int expected, long max_rows);
 
 #endif							/* ACME_OUTBOX_PLANS_H */

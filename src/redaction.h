@@ -23,7 +23,6 @@ typedef struct RedactionPath
 } RedactionPath;
 
 /* redaction_rules.c; the paths live until the next change of the rules */
-extern RedactionPath *redaction_path_parse(const char *source);
 extern List *redaction_paths(const char *event_name);
 extern bool redaction_has_rules(void);
 

@@ -139,8 +139,8 @@ set_step(RedactionStep *step, char *name)
 }
 
 /* In the current memory context; an error with a position for what is no path. */
-RedactionPath *
-redaction_path_parse(const char *source)
+static RedactionPath *
+parse_path(const char *source)
 {
 	RedactionPath *path = palloc(sizeof(RedactionPath));
 	const char *p = source;
@@ -213,7 +213,7 @@ add_rule(const char *event_name, const char *path)
 	event = hash_search(rules.events, event_name, HASH_ENTER, &found);
 	if (!found)
 		event->paths = NIL;
-	event->paths = lappend(event->paths, redaction_path_parse(path));
+	event->paths = lappend(event->paths, parse_path(path));
 	MemoryContextSwitchTo(caller);
 }
 
@@ -268,7 +268,7 @@ Datum
 acme_outbox_check_redaction_rule(PG_FUNCTION_ARGS)
 {
 	envelope_check_event_name(text_to_cstring(PG_GETARG_TEXT_PP(0)));
-	redaction_path_parse(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	parse_path(text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	PG_RETURN_BOOL(true);
 }
 
