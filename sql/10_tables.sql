@@ -10,6 +10,12 @@ CREATE TYPE acme_outbox.hold_reason AS ENUM
 CREATE TYPE acme_outbox.settle_outcome AS ENUM
 	('PUBLISHED', 'REJECTED', 'UNROUTABLE', 'NACKED', 'RELEASED', 'ARCHIVED');
 CREATE TYPE acme_outbox.failed_key_policy AS ENUM ('continue', 'block');
+COMMENT ON TYPE acme_outbox.entry_status IS 'where an entry is on its way; docs/design.md section 1';
+COMMENT ON TYPE acme_outbox.entry_type IS 'what was published: an event, or a job for a worker';
+COMMENT ON TYPE acme_outbox.hold_reason IS 'why a PENDING entry waits';
+COMMENT ON TYPE acme_outbox.settle_outcome IS 'what the broker did with an entry; docs/contract.md';
+COMMENT ON TYPE acme_outbox.failed_key_policy IS
+	'whether later entries of a FAILED entry''s key go on or wait';
 
 /*
  * outbox_entry: every event and job, from the business transaction that wrote it to

@@ -117,7 +117,7 @@ COMMENT ON FUNCTION acme_outbox.retry(uuid) IS
 	'send a failed or waiting entry again now; returns the number of entries changed';
 
 /*
- * failed_entries(origin, topic, event_name, max_rows) returns setof (origin, id)
+ * failed_entries(origin, topic, event_name, max_rows) returns setof (entry_origin, entry_id)
  *
  *	 FAILED entries, oldest failure first, locked; NULL filters match all, entries locked
  *	 by someone are left out.

@@ -20,7 +20,7 @@ COMMENT ON TABLE acme_outbox.consumer_grant IS
 	'which role consumes with which inbox; see grant_consumer()';
 
 /*
- * privilege_matrix() returns setof (grantee_kind, privilege, object)
+ * privilege_matrix() returns setof (kind, privilege, object)
  *
  *	 owner: of an inbox that requires tenants, for the policies of its tables.
  */

@@ -23,9 +23,6 @@
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
-/* newest rows kept per origin; trimmed every so many positions */
-#define CURSOR_ROWS_KEPT 100
-
 static KeptPlan read_plan = {
 	"SELECT position, last_id, seen::text, pass::text, pass_id, skipped, orphans_to"
 	" FROM acme_outbox.outbox_cursor WHERE origin = $1 ORDER BY position DESC LIMIT 1",

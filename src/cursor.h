@@ -8,6 +8,9 @@
 #include "executor/tuptable.h"
 #include "utils/snapshot.h"
 
+/* newest rows kept per origin; claim trims every so many positions, retention what is left */
+#define CURSOR_ROWS_KEPT 100
+
 /* A pg_snapshot in C: xip is sorted. */
 typedef struct XidSet
 {

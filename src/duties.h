@@ -5,6 +5,9 @@
 #ifndef ACME_OUTBOX_DUTIES_H
 #define ACME_OUTBOX_DUTIES_H
 
+/* batches of duty_batch_rows that one call deletes of an origin or a table at most */
+#define DUTY_BATCHES 10
+
 /* Of several outcomes the last in this order counts. */
 typedef enum DutyResult
 {

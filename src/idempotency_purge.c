@@ -20,7 +20,6 @@
 #include "utils/lsyscache.h"
 
 #define KEYS_TABLE "idempotency_key"
-#define BATCHES_AT_ONCE 10
 
 typedef struct KeyPurge
 {
@@ -45,7 +44,7 @@ delete_batches(void *argument)
 	uint64		deleted = guc_duty_batch_rows;
 
 	SPI_connect();
-	for (int i = 0; i < BATCHES_AT_ONCE && deleted >= guc_duty_batch_rows; i++)
+	for (int i = 0; i < DUTY_BATCHES && deleted >= guc_duty_batch_rows; i++)
 	{
 		if (SPI_execute_with_args(sql, 1, &type, &rows, NULL, false, 0) != SPI_OK_DELETE)
 			elog(ERROR, "could not delete expired keys");

@@ -2,7 +2,7 @@
  * inbox.c
  *		A service's inbox: which one, its statements, the guard (P 2, G 7).
  *
- * An inbox is four tables in a service's own schema, made by create_inbox() and
+ * An inbox is five tables in a service's own schema, made by create_inbox() and
  * registered in acme_outbox.inbox; acme_outbox.inbox_schema says which one a session
  * uses.  Its statements are planned once per session, for at most MAX_INBOXES, and run
  * with the rights of whoever is the current user: the tables' privileges decide.

@@ -12,8 +12,6 @@
 #include "inbox.h"
 #include "inbox_purge.h"
 
-#define BATCHES_AT_ONCE 10
-
 typedef struct InboxPurge
 {
 	const char *schema;
@@ -33,7 +31,7 @@ delete_batches(void *argument)
 	uint64		deleted = guc_duty_batch_rows;
 
 	SPI_connect();
-	for (int i = 0; i < BATCHES_AT_ONCE && deleted >= guc_duty_batch_rows; i++)
+	for (int i = 0; i < DUTY_BATCHES && deleted >= guc_duty_batch_rows; i++)
 	{
 		deleted = inbox_run(purge->inbox, purge->statement, args, NULL, SPI_OK_DELETE);
 		purge->report.affected += deleted;

@@ -2,8 +2,8 @@
  * offer.c
  *		What becomes of a row that a lane offers: taken, held back, or locked.
  *
- * Nothing is changed here.  Rows are gathered in lists, which claim_mark.c turns into one
- * UPDATE each.
+ * Nothing is changed here.  Rows are gathered in lists, and claim_mark.c writes each list
+ * in one go.
  */
 #include "acme_outbox.h"
 

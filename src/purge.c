@@ -18,6 +18,7 @@
 #include "acme_outbox.h"
 
 #include "catalog/pg_type.h"
+#include "cursor.h"
 #include "duties.h"
 #include "funcapi.h"
 #include "guc.h"
@@ -29,12 +30,8 @@
 
 PG_FUNCTION_INFO_V1(acme_outbox_purge);
 
-/* batches per origin in one call; after so many seconds a walk starts over */
-#define BATCHES_AT_ONCE 10
+/* after so many seconds a walk starts over */
 #define START_OVER_S 3600
-
-/* newest positions kept of each origin, as claim does */
-#define CURSOR_ROWS_KEPT 100
 
 static KeptPlan seed_plan = {
 	"INSERT INTO acme_outbox.purge_position (origin) SELECT $1 WHERE NOT EXISTS"
@@ -160,7 +157,7 @@ purge_batch(DutyReport *report, Datum origin, int64 *position)
 	return result_flag(2);
 }
 
-/* Walks one origin for at most BATCHES_AT_ONCE batches. */
+/* Walks one origin for at most DUTY_BATCHES batches. */
 static void
 purge_origin(DutyReport *report, const char *origin)
 {
@@ -176,7 +173,7 @@ purge_origin(DutyReport *report, const char *origin)
 		return;
 	}
 	position = result_int64(1, PG_INT64_MIN);
-	for (int i = 0; i < BATCHES_AT_ONCE && more; i++)
+	for (int i = 0; i < DUTY_BATCHES && more; i++)
 		more = purge_batch(report, args[0], &position);
 	if (more)
 		worse(report, DUTY_MORE);
@@ -201,7 +198,7 @@ purge_table(DutyReport *report, KeptPlan *plan, int keep)
 {
 	Datum		args[] = {Int32GetDatum(guc_duty_batch_rows), Int32GetDatum(keep)};
 
-	for (int i = 0; i < BATCHES_AT_ONCE; i++)
+	for (int i = 0; i < DUTY_BATCHES; i++)
 	{
 		uint64		deleted = plan_run(plan, args, NULL, SPI_OK_DELETE);
 

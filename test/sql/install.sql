@@ -72,10 +72,16 @@ SELECT 'column', c.relname || '.' || t.attname
 	WHERE c.relnamespace = 'acme_outbox'::regnamespace AND a.grantee = 0
 ORDER BY 1, 2;
 
--- every function says what it is
+-- every function, table, view and type says what it is
 SELECT p.oid::regprocedure AS silent_function FROM pg_proc p
 	WHERE p.pronamespace = 'acme_outbox'::regnamespace
 	  AND obj_description(p.oid, 'pg_proc') IS NULL ORDER BY 1;
+SELECT c.oid::regclass AS silent_relation FROM pg_class c
+	WHERE c.relnamespace = 'acme_outbox'::regnamespace AND c.relkind IN ('r', 'v')
+	  AND obj_description(c.oid, 'pg_class') IS NULL ORDER BY 1;
+SELECT t.oid::regtype AS silent_type FROM pg_type t
+	WHERE t.typnamespace = 'acme_outbox'::regnamespace AND t.typtype = 'e'
+	  AND obj_description(t.oid, 'pg_type') IS NULL ORDER BY 1;
 
 -- whatever runs with the owner's rights looks into pg_catalog only
 SELECT p.oid::regprocedure AS loose_function FROM pg_proc p
