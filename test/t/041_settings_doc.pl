@@ -1,7 +1,7 @@
 # docs/settings.md lists every setting of the extension and of the bridge, and no
 # other, with the default, range and context it has; docs/consume.md repeats the defaults it
-# names; docs/bridge.md has the exit statuses. docs/metrics.md lists every metric; the alert
-# rules and the collector in etc use these and no others.
+# names; docs/bridge.md has the exit statuses, docs/design.md the tables. docs/metrics.md lists
+# every metric; the alert rules and the collector in etc use these and no others.
 use strict;
 use warnings;
 
@@ -90,6 +90,21 @@ SELECT attname FROM pg_attribute
  WHERE attrelid = 'acme_outbox.topic_policy'::regclass AND attnum > 0 ORDER BY attnum
 SQL
 is(join("\n", map { $_->[0] } $settings->table('column')), $columns, 'topic_policy: its columns');
+
+# docs/design.md: the tables, whether they are dumped, and the entries' indexes.
+my $design = Page->read_page("$stage/docs/design.md");
+is( join("\n", sort map { "$_->[0] $_->[3]" } $design->table('table | one row is')),
+	$node->safe_psql('postgres', <<'SQL'), 'design.md: the tables');
+SELECT relname || CASE WHEN c.oid = ANY (extconfig) THEN ' yes' ELSE ' no' END
+  FROM pg_class c, pg_extension
+ WHERE extname = 'acme_outbox' AND relnamespace = 'acme_outbox'::regnamespace AND relkind = 'r'
+   AND relname NOT IN ('processed_event', 'parked_message', 'parked_resolution', 'consumer_attempt',
+		'idempotency_key') ORDER BY relname COLLATE "C"
+SQL
+is( join("\n", sort map { $_->[0] } $design->table('name | columns')),
+	$node->safe_psql('postgres', <<'SQL'), 'design.md: the indexes of outbox_entry');
+SELECT indexname FROM pg_indexes WHERE tablename = 'outbox_entry' ORDER BY indexname COLLATE "C"
+SQL
 
 # Exit statuses.
 my ($statuses) = $help =~ /^Exit status:\n(.*)\z/ms;
