@@ -4,6 +4,7 @@
 #   plant.pl LIST field NAME FIELD      "file", "test" or "rule" of one
 #   plant.pl LIST plant NAME TREE       change the file of the tree; fails unless each
 #                                       text to be replaced is there exactly once
+#   plant.pl LIST check TREE            a line for each that could not be planted
 use strict;
 use warnings;
 
@@ -38,21 +39,40 @@ while (my $line = <$in>)
 }
 close $in;
 
+sub slurp
+{
+	my ($path) = @_;
+	open(my $file, '<', $path) or die "$path: $!\n";
+	local $/;
+	return scalar <$file>;
+}
+
+# The text of the mutant's file in the tree, changed.
+sub planted
+{
+	my ($mutant, $tree) = @_;
+	my $text = slurp("$tree/$mutant->{file}");
+	for my $change (@{ $mutant->{changes} })
+	{
+		my ($from, $to) = map { s/\n\z//r } @$change;
+		my $count = () = $text =~ /\Q$from\E/g;
+		die "found $count times in $mutant->{file}: $from\n" if $count != 1;
+		$text =~ s/\Q$from\E/$to/;
+	}
+	return $text;
+}
+
 if ($action eq 'names') { print "$_\n" for @names; exit; }
+if ($action eq 'check')
+{
+	for my $each (@names) { eval { planted($mutants{$each}, $name); 1 } or print "$each: $@"; }
+	exit;
+}
 my $mutant = $mutants{$name} or die "no mutant \"$name\"\n";
 if ($action eq 'field') { print "$mutant->{$argument}\n"; exit; }
 
+my $text = planted($mutant, $argument);
 my $path = "$argument/$mutant->{file}";
-open(my $file, '<', $path) or die "$path: $!\n";
-my $text = do { local $/; <$file> };
-close $file;
-for my $change (@{ $mutant->{changes} })
-{
-	my ($from, $to) = map { s/\n\z//r } @$change;
-	my $count = () = $text =~ /\Q$from\E/g;
-	die "found $count times in $mutant->{file}: $from\n" if $count != 1;
-	$text =~ s/\Q$from\E/$to/;
-}
-open($file, '>', $path) or die "$path: $!\n";
+open(my $file, '>', $path) or die "$path: $!\n";
 print $file $text;
 close $file or die "$path: $!\n";
