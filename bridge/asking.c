@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "connection.h"
+
 #define CHANNEL			1
 
 static void
@@ -206,16 +208,8 @@ asking_right(struct asking *a, const char *name, const char *routing_key)
 bool
 asking_begin(struct asking *a, const struct config *config, const char *version)
 {
-	struct broker_settings settings = {
-		.uri = config->uri,
-		.tls = config_tls(config),
-		.connection_name = "acme-outbox-bridge check",
-		.version = version,
-		.connect_timeout = config_number(config, SET_CONNECT_TIMEOUT),
-		.heartbeat = config_number(config, SET_HEARTBEAT),
-		.reconnect_min = config_number(config, SET_RECONNECT_MIN),
-		.reconnect_max = config_number(config, SET_RECONNECT_MAX),
-	};
+	struct broker_settings settings =
+		connection_settings(config, "acme-outbox-bridge check", version);
 	struct broker_events events = {on_up, on_down, on_frame, on_unblocked,
 	on_refused, a};
 

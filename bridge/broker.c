@@ -6,7 +6,8 @@
  * librabbitmq only encodes and decodes (amqp_frame.c). The machine is
  *
  *		DOWN -> RESOLVING -> CONNECTING -> (SECURING ->) STARTING -> TUNING
- *			 -> OPENING -> READY <-> BLOCKED -> CLOSING -> DOWN
+ *			 -> OPENING -> READY <-> BLOCKED
+ *		 READY -> CLOSING -> DOWN
  *
  * changed only in set_state(). Each step before READY has the connect timeout;
  * TCP and TLS share one.
@@ -39,6 +40,9 @@
 #define POOL_PAGE		8192
 #define TEXT_MAX		256
 #define TLS_ALERT		0x15	/* the first byte of such a record */
+
+/* Which of a process's connections; the broker shows them under the same name. */
+#define LOG_CONNECTION(b)	LOG_TEXT("connection", (b)->settings.connection_name)
 
 static const uint8_t PROTOCOL_HEADER[8] = {'A', 'M', 'Q', 'P', 0, 0, 9, 1};
 
@@ -101,17 +105,18 @@ set_state(struct broker *b, enum broker_state state)
 			allowed = from == BROKER_READY;
 			break;
 		case BROKER_CLOSING:
-			allowed = from == BROKER_READY || from == BROKER_BLOCKED;
+			allowed = from == BROKER_READY;
 			break;
 	}
 	if (!allowed)
 	{
 		log_error("impossible state change of the broker connection",
 				  LOG_TEXT("from", state_names[from]),
-				  LOG_TEXT("to", state_names[state]));
+				  LOG_TEXT("to", state_names[state]), LOG_CONNECTION(b));
 		abort();
 	}
-	log_debug("broker connection state", LOG_TEXT("state", state_names[state]));
+	log_debug("broker connection state", LOG_TEXT("state", state_names[state]),
+			  LOG_CONNECTION(b));
 	b->state = state;
 }
 
@@ -152,6 +157,13 @@ bool
 broker_is_open(const struct broker *b)
 {
 	return b->state == BROKER_READY || b->state == BROKER_BLOCKED;
+}
+
+/* Ever? */
+bool
+broker_was_ready(const struct broker *b)
+{
+	return b->good_host >= 0;
 }
 
 static bool
@@ -234,7 +246,7 @@ log_drop(const struct broker *b, const struct broker_host *host, bool was_open,
 			 LOG_TEXT("reason", b->problem), LOG_NUM("code", code),
 			 LOG_NUM("retry_ms", delay), LOG_TEXT("host", host->name),
 			 LOG_NUM("port", atoi(host->port)),
-			 LOG_NUM("hosts", b->settings.uri.count));
+			 LOG_NUM("hosts", b->settings.uri.count), LOG_CONNECTION(b));
 }
 
 /* The round is over, or a connection that was ready. */
@@ -250,11 +262,32 @@ plan_retry(struct broker *b, const struct broker_host *host, bool was_open,
 	begin_round(b);
 	b->retry_at = b->wants_connection ? now + delay : CLOCK_NEVER;
 	if (!b->wants_connection)
-		log_info("broker connection closed");
+		log_info("broker connection closed", LOG_CONNECTION(b));
 	else if (refusal[0] != '\0' && !was_open)
 		b->events.refused(b->events.owner, refusal);
 	else
 		log_drop(b, host, was_open, code, delay);
+}
+
+/* For owners whose connection was refused: by TLS or by the login. */
+void
+broker_log_refusal(const struct broker *b, const char *reason, bool starting)
+{
+	bool		is_tls = strncmp(reason, TLS_PREFIX, strlen(TLS_PREFIX)) == 0;
+
+	if (starting)
+		log_error(is_tls ? "cannot start: no TLS with the broker" :
+				  "cannot start: the broker refused the login",
+				  LOG_TEXT("reason", reason),
+				  LOG_TEXT("next_step", is_tls ?
+						   "check the tls-* settings, the host in RABBITMQ_URI and "
+						   "the certificates" :
+						   "check the user, password and virtual host in "
+						   "RABBITMQ_URI"), LOG_CONNECTION(b));
+	else
+		log_warn(is_tls ? "no TLS with the broker, retrying" :
+				 "broker refused the login, retrying",
+				 LOG_TEXT("reason", reason), LOG_CONNECTION(b));
 }
 
 /*
@@ -282,7 +315,8 @@ broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 				 LOG_TEXT("reason", b->problem), LOG_TEXT("host", host->name),
 				 LOG_NUM("port", atoi(host->port)),
 				 LOG_TEXT("next_host", current_host(b)->name),
-				 LOG_TEXT("next_port", current_host(b)->port));
+				 LOG_NUM("next_port", atoi(current_host(b)->port)),
+				 LOG_CONNECTION(b));
 		b->retry_at = now;
 		return;
 	}
@@ -564,7 +598,7 @@ handle_open_ok(struct broker *b, msec_t now)
 			 LOG_TEXT("vhost", b->settings.uri.vhost),
 			 LOG_TEXT("tls", b->transport.ssl ? tls.protocol : "off"),
 			 LOG_NUM("frame_max", b->frame_max),
-			 LOG_NUM("heartbeat_ms", b->heartbeat));
+			 LOG_NUM("heartbeat_ms", b->heartbeat), LOG_CONNECTION(b));
 	b->events.up(b->events.owner);
 }
 
@@ -581,7 +615,8 @@ handle_blocked(struct broker *b, const amqp_connection_blocked_t *blocked,
 	copy_bytes(reason, sizeof(reason), blocked->reason);
 	set_state(b, BROKER_BLOCKED);
 	b->blocked_since = now;
-	log_warn("broker blocked publishing", LOG_TEXT("reason", reason));
+	log_warn("broker blocked publishing", LOG_TEXT("reason", reason),
+			 LOG_CONNECTION(b));
 }
 
 static void
@@ -591,7 +626,7 @@ handle_unblocked(struct broker *b, msec_t now)
 		return;
 	set_state(b, BROKER_READY);
 	log_info("broker unblocked publishing",
-			 LOG_NUM("blocked_ms", now - b->blocked_since));
+			 LOG_NUM("blocked_ms", now - b->blocked_since), LOG_CONNECTION(b));
 	b->events.unblocked(b->events.owner, now - b->blocked_since);
 }
 
@@ -849,7 +884,10 @@ broker_turn(struct broker *b, short revents, msec_t now)
 	broker_flush(b);
 }
 
-/* Begin an orderly end; afterwards no connection is made again. */
+/*
+ * Begin an orderly end; afterwards no connection is made again. A broker that
+ * blocks us would not read that we want to close.
+ */
 void
 broker_close(struct broker *b, msec_t now)
 {
@@ -860,7 +898,7 @@ broker_close(struct broker *b, msec_t now)
 
 	b->wants_connection = false;
 	b->retry_at = CLOCK_NEVER;
-	if (broker_is_open(b))
+	if (b->state == BROKER_READY)
 	{
 		broker_send_method(b, 0, AMQP_CONNECTION_CLOSE_METHOD, &close);
 		set_state(b, BROKER_CLOSING);

@@ -103,10 +103,13 @@ msec_t		broker_deadline(struct broker *b);
 void		broker_turn(struct broker *b, short revents, msec_t now);
 void		broker_flush(struct broker *b);
 bool		broker_is_open(const struct broker *b);
+bool		broker_was_ready(const struct broker *b);
 void		broker_send_method(struct broker *b, uint16_t channel,
 							   amqp_method_number_t id, void *method);
 void		broker_drop(struct broker *b, int code, const char *reason,
 						const char *detail);
 void		broker_close(struct broker *b, msec_t now);
+void		broker_log_refusal(const struct broker *b, const char *reason,
+							   bool starting);
 
 #endif							/* ACME_BROKER_H */

@@ -11,7 +11,7 @@
 
 #include "asking.h"
 #include "check.h"
-#include "error_headers.h"
+#include "header_names.h"
 
 #define DAYS_TO_RENEW	14
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error_headers.h"
+#include "header_names.h"
 
 #define DEAD_LETTER_HEADERS	6
 

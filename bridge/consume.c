@@ -5,7 +5,7 @@
  *		STARTING	until the database was usable once
  *		RUNNING		take, handle in batches, acknowledge
  *		STOPPING	no more messages; finish the batch under way
- *		CLOSING		the broker connection's orderly end: it gives back the rest
+ *		CLOSING		the broker connections' orderly end: it gives back the rest
  *		DONE
  *
  * One thread, one poll(). A batch is what has come by the time the database is
@@ -22,11 +22,10 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include "http.h"
 #include "log.h"
+#include "process.h"
 #include "reload.h"
 #include "signals.h"
 #include "telemetry.h"
@@ -73,6 +72,14 @@ bool
 consume_is_once(const struct consume *c)
 {
 	return config_number(c->config, SET_ONCE) != 0;
+}
+
+/* Messages that were given up and whose dead letter is not confirmed. */
+int
+consume_uncopied(const struct consume *c)
+{
+	return c->deliveries.in_state[DELIVERY_DEAD] +
+		c->deliveries.in_state[DELIVERY_COPIED];
 }
 
 static void
@@ -124,6 +131,7 @@ start_telling(struct consume *c)
 			[COUNT_PARKED] = "parked", [COUNT_FAILED] = "failed",
 			[COUNT_DEAD_LETTERED] = "dead_lettered"
 		},
+		.gives_up = c->deliveries.policy.publishes,
 		.spans = 1U << SPAN_HANDLE,
 	};
 
@@ -141,7 +149,12 @@ tell(struct consume *c)
 		.broker = c->not_ready_since == CLOCK_NEVER,
 		.in_flight = c->deliveries.count,
 		.waiting = c->deliveries.in_state[DELIVERY_WAITING],
+		.uncopied = consume_uncopied(c),
+		.letters_taken = lane_takes(&c->lane),
 	};
+
+	now.stalled = !now.letters_taken &&
+		now.uncopied >= config_number(c->config, SET_PREFETCH);
 
 	for (int i = 0; i < COUNTERS; i++)
 		telemetry_count_is(i, c->totals[i] + c->counts[i]);
@@ -151,9 +164,10 @@ tell(struct consume *c)
 static void
 turn(struct consume *c)
 {
-	struct pollfd fds[3] = {
+	struct pollfd fds[4] = {
 		{.fd = signals_fd(), .events = POLLIN},
 		{.fd = -1},				/* poll() passes over those not in use */
+		{.fd = -1},
 		{.fd = -1},
 	};
 	msec_t		now;
@@ -161,19 +175,21 @@ turn(struct consume *c)
 
 	db_poll_fd(&c->db, &fds[1]);
 	broker_poll_fd(&c->broker, &fds[2]);
+	lane_poll_fd(&c->lane, &fds[3]);
 	wait = clock_poll_timeout(next_deadline(c));
 	telemetry_sleep(clock_now() + wait);
-	if (poll(fds, 3, wait) < 0)
+	if (poll(fds, 4, wait) < 0)
 	{
 		if (errno != EINTR)
 			abort();
-		fds[1].revents = fds[2].revents = 0;
+		fds[1].revents = fds[2].revents = fds[3].revents = 0;
 	}
 	now = clock_now();
 	telemetry_awake(now);
 	handle_signals(c, now);
 	db_turn(&c->db, fds[1].revents, now);
 	consume_broker_turn(c, fds[2].revents, now);
+	consume_lane_turn(c, fds[3].revents, now);
 	consume_next_batch(c, now);
 	consume_settle(c);
 	consume_keep_once(c, now);
@@ -186,15 +202,11 @@ turn(struct consume *c)
 static void
 make_name(struct consume *c)
 {
-	char		host[128] = "localhost";
-	unsigned	seed;
+	char		what[CONSUME_NAME_MAX / 2];
 
-	if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		abort();
-	srandom(seed);
-	gethostname(host, sizeof(host) - 1);
-	snprintf(c->name, sizeof(c->name), "%.100s:%.100s:%ld:%08x",
-			 config_text(c->config, SET_CONSUMER), host, (long) getpid(), seed);
+	snprintf(what, sizeof(what), "%.100s:%.100s",
+			 config_text(c->config, SET_CONSUMER), process_host());
+	process_make_name(c->name, sizeof(c->name), what);
 }
 
 static void

@@ -1,7 +1,7 @@
 /*
  * consume_broker.c
- *		The broker connection: the subscription's channel and that of the dead
- *		letters, and what its end means.
+ *		The broker connection on which messages come and are acknowledged, and what
+ *		its end means. Nothing is published on it (dead_letter_lane.c).
  *
  * Connecting goes on beside the database's; the queue is subscribed to once the
  * database was usable. At the start a refused login or a queue that may not be
@@ -11,8 +11,8 @@
 #include "consume_internal.h"
 
 #include <stdio.h>
-#include <string.h>
 
+#include "connection.h"
 #include "crash.h"
 #include "log.h"
 
@@ -73,7 +73,6 @@ on_up(void *owner)
 {
 	struct consume *c = owner;
 
-	c->broker_seen = true;
 	c->not_ready_since = CLOCK_NEVER;
 }
 
@@ -85,7 +84,6 @@ on_down(void *owner, int code)
 	(void) code;
 	c->not_ready_since = clock_now();
 	subscription_reset(&c->subscription);
-	lane_reset(&c->lane);
 	if (c->state != CONSUME_CLOSING)
 		forget_deliveries(c, "broker connection lost");
 }
@@ -97,19 +95,16 @@ on_frame(void *owner, const struct frame *frame, msec_t now)
 
 	if (frame->channel == SUBSCRIPTION_CHANNEL)
 		subscription_frame(&c->subscription, frame, now);
-	else if (frame->channel == LANE_CHANNEL)
-		lane_frame(&c->lane, frame, now);
 	else
 		broker_drop(&c->broker, 0, "frame on an unknown channel", "");
 }
 
-/* A confirm could not come meanwhile. */
+/* The broker blocks none but those who publish. */
 static void
 on_unblocked(void *owner, msec_t blocked_for)
 {
-	struct consume *c = owner;
-
-	c->lane.sent_at += blocked_for;
+	(void) owner;
+	(void) blocked_for;
 }
 
 /* After the start a person may mend it while we wait. */
@@ -117,24 +112,11 @@ static void
 on_refused(void *owner, const char *reason)
 {
 	struct consume *c = owner;
-	bool		is_tls = strncmp(reason, TLS_PREFIX, strlen(TLS_PREFIX)) == 0;
+	bool		starting = !broker_was_ready(&c->broker);
 
-	if (c->broker_seen)
-	{
-		log_warn(is_tls ? "no TLS with the broker, retrying" :
-				 "broker refused the login, retrying",
-				 LOG_TEXT("reason", reason));
-		return;
-	}
-	log_error(is_tls ? "cannot start: no TLS with the broker" :
-			  "cannot start: the broker refused the login",
-			  LOG_TEXT("reason", reason),
-			  LOG_TEXT("next_step", is_tls ?
-					   "check the tls-* settings, the host in RABBITMQ_URI and "
-					   "the certificates" :
-					   "check the user, password and virtual host in "
-					   "RABBITMQ_URI"));
-	consume_give_up(c, EXIT_PUBLISHER, clock_now());
+	broker_log_refusal(&c->broker, reason, starting);
+	if (starting)
+		consume_give_up(c, EXIT_PUBLISHER, clock_now());
 }
 
 /* ---- turns ---- */
@@ -167,8 +149,12 @@ consume_broker_turn(struct consume *c, short revents, msec_t now)
 	broker_turn(&c->broker, revents, now);
 	if (c->state == CONSUME_RUNNING)
 		subscription_turn(&c->subscription, now);
-	if (c->state == CONSUME_RUNNING || c->state == CONSUME_STOPPING)
-		lane_pump(&c->lane, now);
+}
+
+void
+consume_lane_turn(struct consume *c, short revents, msec_t now)
+{
+	lane_turn(&c->lane, revents, now);
 	c->counts[COUNT_DEAD_LETTERED] += c->lane.confirmed;
 	c->lane.confirmed = 0;
 }
@@ -181,24 +167,14 @@ consume_broker_deadline(struct consume *c)
 	if (c->state == CONSUME_RUNNING)
 		deadline = clock_earlier(deadline,
 								 subscription_deadline(&c->subscription));
-	if (c->state == CONSUME_RUNNING || c->state == CONSUME_STOPPING)
-		deadline = clock_earlier(deadline, lane_deadline(&c->lane));
-	return deadline;
+	return clock_earlier(deadline, lane_deadline(&c->lane));
 }
 
 void
 consume_make_broker(struct consume *c)
 {
-	struct broker_settings settings = {
-		.uri = c->config->uri,
-		.tls = config_tls(c->config),
-		.connection_name = c->name,
-		.version = c->line->version,
-		.connect_timeout = consume_span(c, SET_CONNECT_TIMEOUT),
-		.heartbeat = consume_span(c, SET_HEARTBEAT),
-		.reconnect_min = consume_span(c, SET_RECONNECT_MIN),
-		.reconnect_max = consume_span(c, SET_RECONNECT_MAX),
-	};
+	struct broker_settings settings =
+		connection_settings(c->config, c->name, c->line->version);
 	struct subscription_settings subscription = {
 		.queue = config_text(c->config, SET_QUEUE),
 		.tag = c->name,
@@ -216,12 +192,8 @@ consume_make_broker(struct consume *c)
 	struct subscription_events deliveries = {on_delivered, on_subscription_lost,
 	on_depth, c};
 
-	if (settings.tls.enabled && !settings.tls.verify)
-		log_warn("the broker's certificate is not verified: anybody on the way "
-				 "can read and change what is sent",
-				 LOG_TEXT("setting", "tls-verify = false"));
 	broker_init(&c->broker, &settings, &events);
 	subscription_init(&c->subscription, &c->broker, &subscription, &deliveries);
-	lane_init(&c->lane, &c->broker, &c->deliveries, &letters,
+	lane_init(&c->lane, &settings, &c->deliveries, &letters,
 			  consume_span(c, SET_CONFIRM_TIMEOUT));
 }

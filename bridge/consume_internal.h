@@ -18,7 +18,7 @@ enum consume_state
 	CONSUME_STARTING,			/* the database was not usable yet */
 	CONSUME_RUNNING,
 	CONSUME_STOPPING,			/* no more messages; finish what runs */
-	CONSUME_CLOSING,			/* the broker connection's orderly end */
+	CONSUME_CLOSING,			/* the broker connections' orderly end */
 	CONSUME_DONE
 };
 
@@ -83,7 +83,6 @@ struct consume
 	msec_t		database_lost_at;	/* or CLOCK_NEVER */
 	msec_t		ask_depth_at;
 
-	bool		broker_seen;	/* it was ready once */
 	enum exit_status status;
 	uint64_t	counts[COUNTERS];	/* since the last summary */
 	uint64_t	totals[COUNTERS];
@@ -94,6 +93,7 @@ void		consume_set_state(struct consume *c, enum consume_state state);
 const char *consume_state_name(const struct consume *c);
 msec_t		consume_span(const struct consume *c, enum setting setting);
 bool		consume_is_once(const struct consume *c);
+int			consume_uncopied(const struct consume *c);
 
 /* consume_batch.c */
 void		consume_next_batch(struct consume *c, msec_t now);
@@ -113,6 +113,7 @@ void		consume_probe(struct consume *c, msec_t now);
 /* consume_broker.c */
 void		consume_make_broker(struct consume *c);
 void		consume_broker_turn(struct consume *c, short revents, msec_t now);
+void		consume_lane_turn(struct consume *c, short revents, msec_t now);
 msec_t		consume_broker_deadline(struct consume *c);
 void		consume_settle(struct consume *c);
 

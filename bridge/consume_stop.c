@@ -3,8 +3,8 @@
  *		The orderly end, its bounds, and when --once has nothing left.
  *
  * STOPPING takes no more messages, waits for the batch under way and for copies
- * that are unconfirmed, and acknowledges; then CLOSING ends the connection, and
- * the broker gives what was not handled to others.
+ * that are unconfirmed, unless the broker takes none now, and acknowledges; then
+ * CLOSING ends the connections, and the broker gives what was not handled to others.
  */
 #include "consume_internal.h"
 
@@ -19,6 +19,7 @@ begin_closing(struct consume *c, msec_t now)
 	consume_set_state(c, CONSUME_CLOSING);
 	db_close(&c->db);
 	broker_close(&c->broker, now);
+	lane_close(&c->lane, now);
 }
 
 void
@@ -46,11 +47,12 @@ consume_give_up(struct consume *c, enum exit_status status, msec_t now)
 	consume_begin_stopping(c, "cannot go on", now);
 }
 
+/* A blocked broker may be so for hours: the originals are still in their queue. */
 static bool
 is_finished(const struct consume *c)
 {
 	return c->batch.count == 0 &&
-		c->deliveries.in_state[DELIVERY_COPIED] == 0 &&
+		(c->deliveries.in_state[DELIVERY_COPIED] == 0 || !lane_takes(&c->lane)) &&
 		subscription_is_quiet(&c->subscription);
 }
 
@@ -78,7 +80,8 @@ consume_keep_stopping(struct consume *c, msec_t now)
 {
 	if (c->state == CONSUME_STOPPING)
 		keep_bounds(c, now);
-	if (c->state == CONSUME_CLOSING && c->broker.state == BROKER_DOWN)
+	if (c->state == CONSUME_CLOSING && c->broker.state == BROKER_DOWN &&
+		lane_is_closed(&c->lane))
 		consume_set_state(c, CONSUME_DONE);
 }
 
@@ -96,10 +99,34 @@ give_up_waiting(struct consume *c, const char *what, msec_t now)
 	consume_give_up(c, EXIT_TEMPORARY, now);
 }
 
+/* All that is held waits for its dead letter. */
+static bool
+only_dead_letters(const struct consume *c)
+{
+	return c->deliveries.count == consume_uncopied(c);
+}
+
+/* No more will come: the queue is empty, or may not give us more. */
+static bool
+got_all(const struct consume *c)
+{
+	return c->empty_answers >= 2 ||
+		c->deliveries.count >= config_number(c->config, SET_PREFETCH);
+}
+
+/* The broker refuses dead letters; or there is no connection for them for long. */
+static bool
+lane_is_stuck(const struct consume *c, msec_t now)
+{
+	return c->lane.troubled || (c->lane.stuck_since != CLOCK_NEVER &&
+								now - c->lane.stuck_since >= patience(c));
+}
+
 /*
  * With --once: all is done when nothing is unacknowledged and the queue was found
  * empty twice. What was on its way to us at the first answer is here before the
- * second.
+ * second. The queue is asked about beside dead letters, too: if they cannot leave,
+ * all else is done first.
  */
 void
 consume_keep_once(struct consume *c, msec_t now)
@@ -111,17 +138,17 @@ consume_keep_once(struct consume *c, msec_t now)
 		give_up_waiting(c, "the broker is not reachable", now);
 	else if (c->subscription.troubled)
 		give_up_waiting(c, "the queue gives no messages", now);
-	else if (c->lane.troubled && c->deliveries.count > 0 &&
-			 c->deliveries.count == c->deliveries.in_state[DELIVERY_DEAD])
+	else if (c->deliveries.count > 0 && only_dead_letters(c) && got_all(c) &&
+			 lane_is_stuck(c, now))
 		give_up_waiting(c, "dead letters are not taken", now);
 	else if (c->troubles > 0 && now - c->troubled_since >= patience(c))
 		give_up_waiting(c, "the database takes no batch", now);
 	else if (c->database_lost_at != CLOCK_NEVER &&
 			 now - c->database_lost_at >= patience(c))
 		give_up_waiting(c, "the database is not reachable", now);
-	else if (c->deliveries.count == 0 && c->empty_answers >= 2)
+	else if (c->deliveries.count == 0 && got_all(c))
 		consume_begin_stopping(c, "drained", now);
-	else if (c->deliveries.count == 0 && now >= c->ask_depth_at)
+	else if (only_dead_letters(c) && !got_all(c) && now >= c->ask_depth_at)
 	{
 		/* at once when it was empty, else the messages are on their way */
 		c->ask_depth_at = c->empty_answers > 0 ? now : now + ASK_INTERVAL;
@@ -139,6 +166,10 @@ consume_stop_deadline(const struct consume *c)
 		return CLOCK_NEVER;
 	if (c->not_ready_since != CLOCK_NEVER)
 		return c->not_ready_since + patience(c);
-	return c->deliveries.count == 0 && !c->subscription.asking ?
-		c->ask_depth_at : CLOCK_NEVER;
+	if (!only_dead_letters(c))
+		return CLOCK_NEVER;
+	if (!got_all(c))
+		return c->subscription.asking ? CLOCK_NEVER : c->ask_depth_at;
+	return c->lane.stuck_since == CLOCK_NEVER ? CLOCK_NEVER :
+		c->lane.stuck_since + patience(c);
 }

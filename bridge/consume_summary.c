@@ -22,7 +22,7 @@ consume_log_summary(struct consume *c, const char *message,
 			 LOG_NUM("dead_lettered", counts[COUNT_DEAD_LETTERED]),
 			 LOG_NUM("unacknowledged", c->deliveries.count),
 			 LOG_NUM("waiting", c->deliveries.in_state[DELIVERY_WAITING]),
-			 LOG_NUM("uncopied", c->deliveries.in_state[DELIVERY_DEAD]),
+			 LOG_NUM("uncopied", consume_uncopied(c)),
 			 LOG_NUM("rate", elapsed > 0 ?
 					 (int64_t) handled * 1000 / elapsed : 0),
 			 LOG_TEXT("state", consume_state_name(c)));

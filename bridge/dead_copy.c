@@ -21,8 +21,8 @@
 #include <string.h>
 
 #include "amqp_frame.h"
+#include "header_names.h"
 #include "utf8.h"
-#include "error_headers.h"
 
 #define MESSAGE_MAX		1024
 #define CONTEXT_MAX		4096
@@ -38,7 +38,6 @@ enum trimming
 	TRIM_HEADERS,
 	TRIMMINGS
 };
-
 
 static amqp_bytes_t
 bytes_of(const char *text)
@@ -63,8 +62,9 @@ begins_with(const amqp_table_entry_t *entry, const char *prefix)
 static bool
 is_history(const amqp_table_entry_t *entry)
 {
-	return is_named(entry, "x-death") || begins_with(entry, "x-first-death-") ||
-		begins_with(entry, "x-last-death-");
+	return is_named(entry, HEADER_DEATHS) ||
+		begins_with(entry, HEADER_FIRST_DEATH_PREFIX) ||
+		begins_with(entry, HEADER_LAST_DEATH_PREFIX);
 }
 
 static bool
@@ -77,8 +77,8 @@ is_origin(const amqp_table_entry_t *entry)
 static bool
 is_kept(const amqp_table_entry_t *entry, enum trimming trimming)
 {
-	if (begins_with(entry, HEADER_ERROR_PREFIX) || is_named(entry, "CC") ||
-		is_named(entry, "BCC") || is_named(entry, "x-delivery-count"))
+	if (begins_with(entry, HEADER_ERROR_PREFIX) || is_named(entry, HEADER_CC) ||
+		is_named(entry, HEADER_BCC) || is_named(entry, HEADER_DELIVERY_COUNT))
 		return false;
 	if (is_history(entry))
 		return trimming < TRIM_HISTORY;
@@ -190,7 +190,7 @@ put_frames(struct buffer *out, uint16_t channel, uint32_t frame_max,
 	size_t		before = buffer_length(out);
 	amqp_basic_publish_t publish = {
 		.exchange = bytes_of(exchange),
-		.routing_key = bytes_of(DEAD_COPY_KEY),
+		.routing_key = bytes_of(DEAD_LETTER_KEY),
 		.mandatory = 1,
 	};
 

@@ -6,8 +6,6 @@
 
 #include "deliveries.h"
 
-#define DEAD_COPY_KEY		"dead-letter"
-
 /* Where a copy goes, and whose name it bears. */
 struct dead_copy_settings
 {

@@ -135,7 +135,7 @@ deaths_of(const struct dead_letter *letter)
 {
 	struct field field;
 
-	if (!table_find(headers_of(letter), "x-death", &field))
+	if (!table_find(headers_of(letter), HEADER_DEATHS, &field))
 		return (struct fields){0};
 	return array_fields(&field);
 }
@@ -144,8 +144,8 @@ deaths_of(const struct dead_letter *letter)
 static struct span
 first_death(const struct dead_letter *letter)
 {
-	struct span queue = header_string(letter, "x-first-death-queue");
-	struct span reason = header_string(letter, "x-first-death-reason");
+	struct span queue = header_string(letter, HEADER_FIRST_DEATH_QUEUE);
+	struct span reason = header_string(letter, HEADER_FIRST_DEATH_REASON);
 	struct fields deaths = deaths_of(letter);
 	struct field death;
 	struct span first = {0};
@@ -315,9 +315,9 @@ dead_letter_reason(const struct dead_letter *letter, char text[FIELD_TEXT_MAX])
 static bool
 is_of_death(struct span name)
 {
-	return span_is(name, "x-death") || span_is(name, "x-delivery-count") ||
-		span_begins(name, "x-first-death-") ||
-		span_begins(name, "x-last-death-") ||
+	return span_is(name, HEADER_DEATHS) || span_is(name, HEADER_DELIVERY_COUNT) ||
+		span_begins(name, HEADER_FIRST_DEATH_PREFIX) ||
+		span_begins(name, HEADER_LAST_DEATH_PREFIX) ||
 		span_begins(name, HEADER_ERROR_PREFIX);
 }
 
@@ -345,7 +345,7 @@ put_bcc(struct buffer *out, const char *key)
 	uint8_t		length = (uint8_t) strlen(key);
 	uint8_t		array_length = (uint8_t) (1 + 4 + length);
 
-	buffer_append(out, "\3BCCA\0\0\0", 8);
+	buffer_append(out, "\3" HEADER_BCC "A\0\0\0", 8);
 	buffer_append(out, &array_length, 1);
 	buffer_append(out, "S\0\0\0", 4);
 	buffer_append(out, &length, 1);
@@ -363,7 +363,7 @@ put_headers(struct buffer *out, const struct dead_letter *letter,
 
 	while (fields_next(&fields, &field))
 		if (!is_of_death(field.name) &&
-			!(also_to && span_is(field.name, "BCC")))
+			!(also_to && span_is(field.name, HEADER_BCC)))
 			table_put_field(out, &field);
 	put_new_string(out, letter, HEADER_ORIGINAL_KEY, origin.key);
 	put_new_string(out, letter, HEADER_ORIGINAL_EXCHANGE, origin.exchange);

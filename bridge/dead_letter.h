@@ -2,13 +2,11 @@
 #define ACME_DEAD_LETTER_H
 
 #include "amqp_frame.h"
-#include "error_headers.h"
+#include "header_names.h"
 #include "properties.h"
 
 /* A routing key or exchange name, its end included. */
 #define SHORT_TEXT_MAX	256
-
-#define HEADER_ORIGINAL_USER	"x-original-user-id"
 
 /* What can be asked of a dead letter; the names are those of --match. */
 enum letter_field

@@ -18,6 +18,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "header_names.h"
+
 #define PERSISTENT		2
 #define CONTENT_TYPE	"application/json"
 #define CONTENT_ENCODING "UTF-8"
@@ -235,8 +237,8 @@ read_headers(const struct message *m, amqp_pool_t *pool, amqp_table_t *table,
 		return problem;
 	if (m->sidetracked)
 	{
-		leave_out(table, "CC");
-		leave_out(table, "BCC");
+		leave_out(table, HEADER_CC);
+		leave_out(table, HEADER_BCC);
 	}
 	add_headers(m, table);
 	return NULL;

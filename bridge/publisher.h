@@ -110,8 +110,8 @@ struct publisher_events
 	void		(*again) (void *relay, struct copy *copy);
 	/* The link is gone; every copy it had was answered before. */
 	void		(*lost) (void *relay);
-	/* The broker refused the login, or stdout is closed. */
-	void		(*refused) (void *relay, const char *reason);
+	/* There is no use in waiting for it; it has logged why. */
+	void		(*failed) (void *relay);
 	void	   *relay;
 };
 

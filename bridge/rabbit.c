@@ -163,12 +163,16 @@ handle_unblocked(void *owner, msec_t blocked_for)
 		confirm_shift_clock(&r->channels[lane].window, blocked_for);
 }
 
+/* After the start a person may mend it while we wait. */
 static void
 handle_refused(void *owner, const char *reason)
 {
 	struct rabbit *r = owner;
+	bool		starting = !broker_was_ready(&r->broker);
 
-	r->base.events.refused(r->base.events.relay, reason);
+	broker_log_refusal(&r->broker, reason, starting);
+	if (starting)
+		r->base.events.failed(r->base.events.relay);
 }
 
 /* ---- the publisher's interface ---- */

@@ -23,13 +23,11 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include "http.h"
 #include "log.h"
+#include "process.h"
 #include "reload.h"
 #include "signals.h"
 #include "telemetry.h"
@@ -144,7 +142,8 @@ next_deadline(struct relay *r)
 	return clock_earlier(deadline, r->duty_at);
 }
 
-_Static_assert(OUTCOMES <= TELEMETRY_OUTCOMES, "too many outcomes to tell");
+_Static_assert(OUTCOMES <= TELEMETRY_OUTCOMES && LANES <= TELEMETRY_LANES,
+			   "too much to tell");
 
 static void
 start_telling(struct relay *r)
@@ -155,11 +154,14 @@ start_telling(struct relay *r)
 		.name = config_text(r->config, SET_ORIGIN),
 		.states = state_names,
 		.state_count = RELAY_DONE + 1,
+		.copy_outcomes = OUTCOME_ARCHIVED,	/* which only rows can have */
 		.spans = 1U << SPAN_CONFIRM | 1U << SPAN_CLAIM | 1U << SPAN_SETTLE,
 	};
 
 	for (int i = 0; i < OUTCOMES; i++)
 		source.outcomes[i] = outcome_name((enum outcome) i);
+	for (int i = 0; i < LANES; i++)
+		source.lanes[i] = lane_name((enum lane) i);
 	telemetry_start(&source);
 }
 
@@ -213,21 +215,6 @@ turn(struct relay *r)
 	tell(r);
 }
 
-static void
-make_name(struct relay *r)
-{
-	const char *prefix = config_text(r->config, SET_RELAY_NAME);
-	char		host[128] = "localhost";
-	unsigned long long noise = 0;
-
-	if (getrandom(&noise, sizeof(noise), 0) != sizeof(noise))
-		abort();
-	srandom((unsigned) noise);
-	gethostname(host, sizeof(host) - 1);
-	snprintf(r->name, sizeof(r->name), "%s:%ld:%016llx",
-			 prefix ? prefix : host, (long) getpid(), noise);
-}
-
 enum exit_status
 relay_run(struct config *config, const struct command_line *line)
 {
@@ -244,10 +231,11 @@ relay_run(struct config *config, const struct command_line *line)
 		.window = (int) config_number(config, SET_WINDOW),
 	};
 	struct relay *r = &relay;
+	const char *name = config_text(config, SET_RELAY_NAME);
 
 	r->summary_since = r->started_at;
 	r->summary_at = r->summary_since + relay_span(r, SET_SUMMARY_INTERVAL);
-	make_name(r);
+	process_make_name(r->name, sizeof(r->name), name ? name : process_host());
 	signals_setup();
 	log_info("relay starting", LOG_TEXT("version", line->version),
 			 LOG_TEXT("origin", config_text(config, SET_ORIGIN)),

@@ -4,12 +4,12 @@
 /* What the files relay*.c share; everybody else includes relay.h. */
 #include "claims.h"
 #include "db.h"
+#include "process.h"
 #include "relay.h"
 
 #define ACQUIRE_INTERVAL	1000
 #define REFUSED_INTERVAL	15000	/* ask again when it is a person's turn */
 
-#define RELAY_NAME_MAX		256
 #define NUMBER_MAX			24
 
 enum relay_state
@@ -41,7 +41,7 @@ struct relay
 	struct config *config;
 	const struct command_line *line;
 	enum relay_state state;
-	char		name[RELAY_NAME_MAX];
+	char		name[PROCESS_NAME_MAX];
 	struct db	db;
 	struct publisher *publisher;
 	struct claim_set claims;
@@ -72,7 +72,6 @@ struct relay
 	msec_t		stop_until;
 
 	bool		established;	/* the start is over: failures are retried */
-	bool		publisher_seen; /* the publisher was ready once */
 	bool		notified;		/* since the claim was sent */
 	bool		failed_drained; /* none was left at the last look */
 	bool		failed_stuck;	/* none of the last dead letters was confirmed */

@@ -7,8 +7,7 @@
  */
 #include "relay_internal.h"
 
-#include <string.h>
-
+#include "connection.h"
 #include "crash.h"
 #include "log.h"
 #include "rabbit.h"
@@ -20,6 +19,7 @@ on_answered(void *owner, struct copy *copy, enum outcome outcome,
 			const char *error)
 {
 	(void) owner;
+	telemetry_copy(copy->lane, outcome);
 	if (outcome == OUTCOME_PUBLISHED && copy->lane == LANE_BUSINESS)
 		telemetry_observe(SPAN_CONFIRM, claims_age(copy));
 	claims_answer(copy, outcome, error, clock_now());
@@ -48,31 +48,10 @@ on_lost(void *owner)
 					   clock_now());
 }
 
-/* After the start a person may mend it while we wait. */
 static void
-on_refused(void *owner, const char *reason)
+on_failed(void *owner)
 {
-	struct relay *r = owner;
-	bool		is_stdout = config_number(r->config, SET_SINK) == SINK_STDOUT;
-	bool		is_tls = strncmp(reason, TLS_PREFIX, strlen(TLS_PREFIX)) == 0;
-
-	if (r->publisher_seen && !is_stdout)
-	{
-		log_warn(is_tls ? "no TLS with the broker, retrying" :
-				 "broker refused the login, retrying",
-				 LOG_TEXT("reason", reason));
-		return;
-	}
-	log_error(is_stdout ? "cannot write to stdout" :
-			  is_tls ? "cannot start: no TLS with the broker" :
-			  "cannot start: the broker refused the login",
-			  LOG_TEXT("reason", reason),
-			  LOG_TEXT("next_step", is_stdout ? "" : is_tls ?
-					   "check the tls-* settings, the host in RABBITMQ_URI and "
-					   "the certificates" :
-					   "check the user, password and virtual host in "
-					   "RABBITMQ_URI"));
-	relay_give_up(r, EXIT_PUBLISHER, clock_now());
+	relay_give_up(owner, EXIT_PUBLISHER, clock_now());
 }
 
 static enum publish_result
@@ -120,7 +99,6 @@ relay_watch_publisher(struct relay *r, msec_t now)
 {
 	if (r->publisher->ops->ready(r->publisher))
 	{
-		r->publisher_seen = true;
 		r->not_ready_since = CLOCK_NEVER;
 		return;
 	}
@@ -137,19 +115,10 @@ relay_watch_publisher(struct relay *r, msec_t now)
 void
 relay_make_publisher(struct relay *r)
 {
-	struct publisher_events events = {on_answered, on_again, on_lost, on_refused,
+	struct publisher_events events = {on_answered, on_again, on_lost, on_failed,
 	r};
-	struct broker_settings settings = {
-		.uri = r->config->uri,
-		.tls = config_tls(r->config),
-		.connection_name = r->name,
-		.version = r->line->version,
-		.connect_timeout = relay_span(r, SET_CONNECT_TIMEOUT),
-		.heartbeat = relay_span(r, SET_HEARTBEAT),
-		.reconnect_min = relay_span(r, SET_RECONNECT_MIN),
-		.reconnect_max = relay_span(r, SET_RECONNECT_MAX),
-	};
-
+	struct broker_settings settings =
+		connection_settings(r->config, r->name, r->line->version);
 	uint32_t	window = (uint32_t) config_number(r->config, SET_WINDOW);
 	uint32_t	windows[LANES] = {
 		[LANE_BUSINESS] = window,
@@ -157,10 +126,6 @@ relay_make_publisher(struct relay *r)
 		[LANE_DEAD_LETTER] = relay_has_dead_letters(r) ? DEAD_LETTER_ROWS : 0,
 	};
 
-	if (settings.tls.enabled && !settings.tls.verify)
-		log_warn("the broker's certificate is not verified: anybody on the way "
-				 "can read and change what is sent",
-				 LOG_TEXT("setting", "tls-verify = false"));
 	if (config_number(r->config, SET_SINK) == SINK_STDOUT)
 		r->publisher = sink_stdout_new(&events);
 	else

@@ -17,9 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "connection.h"
 #include "log.h"
+#include "process.h"
 #include "reprocess_internal.h"
 #include "signals.h"
 
@@ -111,16 +112,7 @@ enum exit_status
 reprocess_run(struct config *config, const struct command_line *line)
 {
 	struct reprocess r = {0};
-	struct broker_settings settings = {
-		.uri = config->uri,
-		.tls = config_tls(config),
-		.connection_name = "acme-outbox-bridge reprocess",
-		.version = line->version,
-		.connect_timeout = config_number(config, SET_CONNECT_TIMEOUT),
-		.heartbeat = config_number(config, SET_HEARTBEAT),
-		.reconnect_min = config_number(config, SET_RECONNECT_MIN),
-		.reconnect_max = config_number(config, SET_RECONNECT_MAX),
-	};
+	struct broker_settings settings;
 
 	if (!read_options(&r.options, config))
 		return EXIT_USAGE;
@@ -128,7 +120,8 @@ reprocess_run(struct config *config, const struct command_line *line)
 			 r.options.queue);
 	snprintf(r.lock, sizeof(r.lock), "%s" LOCK_SUFFIX, r.options.queue);
 	signals_setup();
-	srandom((unsigned) (getpid() ^ clock_now()));
+	process_make_name(r.name, sizeof(r.name), r.exchange);
+	settings = connection_settings(config, r.name, line->version);
 	reprocess_connect(&r, &settings);
 	run(&r);
 	report_summary(&r, clock_now());

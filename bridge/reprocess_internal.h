@@ -8,6 +8,7 @@
 #include "dead_letter.h"
 #include "exits.h"
 #include "match.h"
+#include "process.h"
 #include "reprocess_names.h"
 
 #define REPROCESS_TEXT_MAX	768
@@ -73,6 +74,7 @@ struct reprocess
 	struct reprocess_options options;
 	char		exchange[REPROCESS_NAME_MAX];
 	char		lock[REPROCESS_NAME_MAX];
+	char		name[PROCESS_NAME_MAX];	/* of the connection */
 	struct broker broker;
 	enum step	step;
 	enum step	resume;			/* where to go once the channel is open */

@@ -91,7 +91,8 @@ break_off(struct sink *s, const char *reason)
 	answer_written(s);
 	while (s->count > 0)
 		answer_first(s, OUTCOME_RELEASED, "stdout was closed");
-	s->base.events.refused(s->base.events.relay, reason);
+	log_error("cannot write to stdout", LOG_TEXT("reason", reason));
+	s->base.events.failed(s->base.events.relay);
 }
 
 static void

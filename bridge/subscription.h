@@ -4,7 +4,7 @@
 #include "broker.h"
 #include "deliveries.h"
 
-#define SUBSCRIPTION_CHANNEL	1
+#define SUBSCRIPTION_CHANNEL	1	/* of the consumer's own connection */
 
 enum subscription_state
 {

@@ -59,7 +59,11 @@ static atomic_bool broker;
 static atomic_int_fast64_t in_flight;
 static atomic_int_fast64_t waiting;
 static atomic_int_fast64_t due;			/* the next turn */
+static atomic_int_fast64_t uncopied;
+static atomic_bool letters_taken;
+static atomic_bool stalled;
 static atomic_uint_fast64_t outcomes[TELEMETRY_OUTCOMES];
+static atomic_uint_fast64_t copies[TELEMETRY_LANES][TELEMETRY_OUTCOMES];
 static struct histogram histograms[SPANS];
 
 /* ---- the loop ---- */
@@ -80,6 +84,9 @@ telemetry_turn(const struct telemetry_now *now)
 	atomic_store(&broker, now->broker);
 	atomic_store(&in_flight, now->in_flight);
 	atomic_store(&waiting, now->waiting);
+	atomic_store(&uncopied, now->uncopied);
+	atomic_store(&letters_taken, now->letters_taken);
+	atomic_store(&stalled, now->stalled);
 }
 
 void
@@ -98,6 +105,13 @@ void
 telemetry_count_is(int outcome, uint64_t total)
 {
 	atomic_store_explicit(&outcomes[outcome], total, memory_order_relaxed);
+}
+
+/* One answer for a copy. */
+void
+telemetry_copy(int lane, int outcome)
+{
+	atomic_fetch_add_explicit(&copies[lane][outcome], 1, memory_order_relaxed);
 }
 
 void
@@ -132,6 +146,8 @@ telemetry_not_ready(void)
 		return source.states[atomic_load(&state)];
 	if (!atomic_load(&broker))
 		return "the broker is not reachable or blocked";
+	if (atomic_load(&stalled))
+		return "dead letters are not taken, and their messages fill the prefetch";
 	return NULL;
 }
 
@@ -220,6 +236,34 @@ add_outcomes(struct buffer *out)
 }
 
 static void
+add_copies(struct buffer *out)
+{
+	char		labels[96];
+
+	add_head(out, "copies_total", "counter",
+			 "Answers for what was sent on each lane, by what became of it.");
+	for (int lane = 0; lane < TELEMETRY_LANES && source.lanes[lane]; lane++)
+		for (int i = 0; i < source.copy_outcomes; i++)
+		{
+			snprintf(labels, sizeof(labels), "{lane=\"%s\",outcome=\"%s\"}",
+					 source.lanes[lane], source.outcomes[i]);
+			add_sample(out, "copies_total", labels,
+					   (double) atomic_load(&copies[lane][i]));
+		}
+}
+
+static void
+add_dead_letters(struct buffer *out)
+{
+	add_gauge(out, "uncopied_messages",
+			  "Given up, and their dead letter is not confirmed.",
+			  atomic_load(&uncopied));
+	add_gauge(out, "dead_letters_taken",
+			  "0 while the broker does not take dead letters.",
+			  atomic_load(&letters_taken));
+}
+
+static void
 add_histogram(struct buffer *out, enum span span)
 {
 	struct histogram *h = &histograms[span];
@@ -260,6 +304,10 @@ telemetry_render(struct buffer *out)
 	add_gauge(out, "waiting_messages", "Taken over, and not sent or handled yet.",
 			  atomic_load(&waiting));
 	add_outcomes(out);
+	if (source.lanes[0])
+		add_copies(out);
+	if (source.gives_up)
+		add_dead_letters(out);
 	for (int i = 0; i < SPANS; i++)
 		if (source.spans & 1U << i)
 			add_histogram(out, (enum span) i);

@@ -18,6 +18,7 @@ enum span
 };
 
 #define TELEMETRY_OUTCOMES	8
+#define TELEMETRY_LANES		4
 
 /* Who tells; all of it must stay where it is. */
 struct telemetry_source
@@ -28,6 +29,9 @@ struct telemetry_source
 	const char *const *states;
 	int			state_count;
 	const char *outcomes[TELEMETRY_OUTCOMES];	/* what becomes of messages */
+	const char *lanes[TELEMETRY_LANES]; /* those that it sends copies on */
+	int			copy_outcomes;	/* so many of the outcomes a copy can have */
+	bool		gives_up;		/* messages, and publishes their dead letters */
 	unsigned	spans;			/* those it measures, as bits */
 };
 
@@ -40,6 +44,9 @@ struct telemetry_now
 	bool		broker;			/* ready to take messages */
 	int64_t		in_flight;
 	int64_t		waiting;
+	int64_t		uncopied;		/* given up, their dead letter unconfirmed */
+	bool		letters_taken;	/* as far as is known */
+	bool		stalled;		/* dead letters that are not taken hold up all */
 };
 
 /* The loop. */
@@ -48,6 +55,7 @@ void		telemetry_turn(const struct telemetry_now *now);
 void		telemetry_sleep(msec_t due);
 void		telemetry_awake(msec_t now);
 void		telemetry_count_is(int outcome, uint64_t total);
+void		telemetry_copy(int lane, int outcome);
 void		telemetry_observe(enum span span, msec_t elapsed);
 
 /* Any thread. */

@@ -130,10 +130,9 @@ on_lost(void *relay)
 }
 
 static void
-on_refused(void *relay, const char *reason)
+on_failed(void *relay)
 {
 	(void) relay;
-	(void) reason;
 }
 
 static enum publish_result
@@ -254,7 +253,7 @@ begin(void)
 		.reconnect_min = 600000,
 		.reconnect_max = 600000,
 	};
-	struct publisher_events events = {on_answered, on_again, on_lost, on_refused, NULL};
+	struct publisher_events events = {on_answered, on_again, on_lost, on_failed, NULL};
 
 	if (uri_parse("amqp://u:p@127.0.0.1:5672/v", &settings.uri) != NULL)
 		abort();

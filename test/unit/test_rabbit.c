@@ -61,7 +61,7 @@ static enum outcome audit_outcomes[ROWS_MAX];
 static char errors[ROWS_MAX][256];
 static int	decided_count;
 static int	lost_count;
-static int	refused_count;
+static int	failed_count;
 
 /* ---- the relay's side ---- */
 
@@ -92,11 +92,10 @@ on_lost(void *relay)
 }
 
 static void
-on_refused(void *relay, const char *reason)
+on_failed(void *relay)
 {
 	(void) relay;
-	(void) reason;
-	refused_count++;
+	failed_count++;
 }
 
 static enum publish_result
@@ -424,14 +423,14 @@ setup(void **state)
 		.reconnect_min = 10,
 		.reconnect_max = 20,
 	};
-	struct publisher_events events = {on_answered, on_again, on_lost, on_refused,
+	struct publisher_events events = {on_answered, on_again, on_lost, on_failed,
 	NULL};
 
 	(void) state;
 	log_setup(LOG_ERROR, LOG_KV);
 	memset(&fake, 0, sizeof(fake));
 	memset(errors, 0, sizeof(errors));
-	decided_count = lost_count = refused_count = 0;
+	decided_count = lost_count = failed_count = 0;
 	init_amqp_pool(&fake.pool, 4096);
 	fake.fd = -1;
 	fake.listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);

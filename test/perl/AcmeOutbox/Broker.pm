@@ -252,14 +252,16 @@ sub drain_keep
 	  $self->probe('drain', '--keep', '--queue', $queue, '--timeout', 1);
 }
 
-# Close every connection of a user from the broker's side.
+# Close every connection of a user from the broker's side, or those whose clients call
+# them so.
 sub close_connections
 {
-	my ($self, $user) = @_;
+	my ($self, $user, $called) = @_;
 	my $closed = 0;
 	for my $connection (@{ $self->api('GET', "vhosts/$self->{vhost}/connections") })
 	{
 		next if ($connection->{user} // '') ne ($user // $self->{user});
+		next if $called && ($connection->{client_properties}{connection_name} // '') !~ $called;
 		(my $name = $connection->{name}) =~
 		  s/([^A-Za-z0-9._-])/sprintf('%%%02X', ord $1)/ge;
 		$self->api('DELETE', "connections/$name");
@@ -274,6 +276,14 @@ sub channels
 	my ($self, $user) = @_;
 	return scalar grep { ($_->{user} // '') eq ($user // $self->{user}) }
 	  @{ $self->api('GET', "vhosts/$self->{vhost}/channels") };
+}
+
+# Is an alarm in effect at this moment? (The node's statistics tell it late.)
+sub has_alarm
+{
+	my ($self) = @_;
+	return HTTP::Tiny->new(timeout => 120)->get(
+		"http://guest:guest\@127.0.0.1:$self->{http_port}/api/health/checks/local-alarms")->{status} == 503;
 }
 
 # A private node's life.
