@@ -9,6 +9,10 @@
  * libmicrohttpd's thread reads what telemetry.c holds and touches nothing else, so that
  * it answers while the loop is stuck. It takes no signals: those are the loop's. There is
  * no login; listen where only the monitoring gets to.
+ *
+ * A client that says nothing, or a byte now and then, must not keep the probe waiting:
+ * silence ends a connection after a few seconds, and when all places are taken, the
+ * newcomer gets that of the oldest.
  */
 #include "http.h"
 
@@ -27,10 +31,16 @@
 #include "telemetry.h"
 
 #define CONNECTIONS_MAX		16
-#define CONNECTION_TIMEOUT	10		/* seconds */
-#define BACKLOG				16
+#define CONNECTION_TIMEOUT	5		/* seconds without a byte */
+/* The library accepts no more beyond it, so those that are cut off must fit, too. */
+#define LIBRARY_MAX			(4 * CONNECTIONS_MAX)
+#define BACKLOG				LIBRARY_MAX
 
 static struct MHD_Daemon *server;
+
+/* The open connections, the oldest first; the library's thread alone uses them. */
+static int	open_fds[CONNECTIONS_MAX];
+static int	open_count;
 
 /* HOST:PORT or [HOST]:PORT; port 0 lets the system choose. */
 bool
@@ -128,6 +138,49 @@ handle_request(void *context, struct MHD_Connection *connection, const char *url
 					   problem ? problem : "ok");
 }
 
+/* ---- who is connected ---- */
+
+static void
+forget_connection(int fd)
+{
+	int			i = 0;
+
+	while (i < open_count && open_fds[i] != fd)
+		i++;
+	if (i == open_count)
+		return;
+	open_count--;
+	memmove(&open_fds[i], &open_fds[i + 1], sizeof(*open_fds) *
+			(size_t) (open_count - i));
+}
+
+/* The library then reads the end of the connection, and closes it. */
+static void
+cut_off_oldest(void)
+{
+	shutdown(open_fds[0], SHUT_RDWR);
+	forget_connection(open_fds[0]);
+}
+
+static void
+note_connection(void *context, struct MHD_Connection *connection, void **state,
+				enum MHD_ConnectionNotificationCode code)
+{
+	int			fd = MHD_get_connection_info(connection,
+											 MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+
+	(void) context;
+	(void) state;
+	if (code == MHD_CONNECTION_NOTIFY_CLOSED)
+	{
+		forget_connection(fd);
+		return;
+	}
+	if (open_count == CONNECTIONS_MAX)
+		cut_off_oldest();
+	open_fds[open_count++] = fd;
+}
+
 /* ---- start and stop ---- */
 
 /* A listening socket, or -1 and the reason. */
@@ -187,8 +240,9 @@ start_thread(int fd)
 	daemon = MHD_start_daemon(MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD, 0,
 							  NULL, NULL, handle_request, NULL,
 							  MHD_OPTION_LISTEN_SOCKET, fd,
-							  MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX,
+							  MHD_OPTION_CONNECTION_LIMIT, LIBRARY_MAX,
 							  MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT,
+							  MHD_OPTION_NOTIFY_CONNECTION, note_connection, NULL,
 							  MHD_OPTION_END);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return daemon;

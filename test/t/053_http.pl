@@ -1,13 +1,15 @@
 # The bridge's /metrics, /healthz and /readyz: what they count is what was sent; ready
 # while it works and while it stands by, not without a database or a broker; healthy
-# until its loop hangs, and then they still answer.
+# until its loop hangs, and then they still answer, as they do beside silent clients.
 use strict;
 use warnings;
 
 use AcmeOutbox::Bridge;
 use AcmeOutbox::Broker;
+use AcmeOutbox::Check;
 use AcmeOutbox::Cluster;
 use AcmeOutbox::Consumer;
+use IO::Socket::INET;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -69,7 +71,10 @@ sub metric
 	return $body =~ /^acme_outbox_bridge_\Q$name\E (\S+)$/m ? $1 : 'none';
 }
 
-my $bridge = start_bridge();
+$broker->declare_exchange('feed', 'fanout');
+$broker->declare_queue('feed');
+$broker->bind('feed', 'feed');
+my $bridge = start_bridge(args => [ '--audit-exchange', 'feed' ]);
 like(wait_status($bridge, '/readyz', 200), qr/^ok/, 'ready once it works');
 is(status($bridge, '/healthz'), 200, 'and healthy');
 $node->publish(30);
@@ -91,10 +96,17 @@ cmp_ok(metric($bridge, 'publish_to_confirm_seconds_sum'), '<', 30 * 120, 'in sec
 cmp_ok(metric($bridge, 'claim_seconds_count'), '>=', 1, 'so are claims');
 cmp_ok(metric($bridge, 'settle_seconds_count'), '>=', 1, 'and settles');
 is(metric($bridge, 'in_flight_messages'), 0, 'nothing is in flight');
+is(metric($bridge, 'copies_total{lane="business",outcome="PUBLISHED"}'), 30, 'each copy is counted');
+is(metric($bridge, 'copies_total{lane="audit",outcome="PUBLISHED"}'), 31, 'those of the audit lane too');
+$broker->unbind('feed', 'feed');
+$node->publish(1, first => 31);
+ok($node->wait_sql('SELECT audit_only = 1 FROM acme_outbox.outbox_backlog'), 'one has arrived but for its audit copy');
+is(metric($bridge, 'copies_total{lane="business",outcome="PUBLISHED"}'), 31, 'that shows: the business lane has it');
+cmp_ok(metric($bridge, 'copies_total{lane="audit",outcome="UNROUTABLE"}'), '>=', 1, 'the audit lane has not');
 
 # A consumer tells the same of itself.
 my $consumer = AcmeOutbox::Consumer->new($node, $broker);
-my $eater = $consumer->start('--http', '127.0.0.1:0');
+my $eater = $consumer->start('--http', '127.0.0.1:0', '--dead-letter-exchange', 'dlx');
 find_port($eater);
 wait_status($eater, '/readyz', 200);
 $broker->fill('work', envelope('a'), envelope('a'), envelope('p', 'park'));
@@ -129,6 +141,19 @@ is(scalar(grep { my $less = $_ < $last; $last = $_; $less } @buckets), 0, 'bucke
 my $page = slurp_file("$ENV{ACME_STAGE}/docs/metrics.md");
 is( join(' ', sort keys %{ { map { $_ => 1 } $page =~ /^\| `(acme_outbox_bridge_\w+)`/mg } }),
 	join(' ', sort map { /^TYPE (.*)/ ? $1 : () } keys %all), 'docs/metrics.md has the same metrics');
+
+# Clients that say nothing, or half a request: as many as like. The probe is answered, and
+# the silent ones are cut off.
+my @silent = map { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $bridge->{http}) } 1 .. 60;
+$_->syswrite("GET /healthz HTTP/1.1\r\nX: ") for @silent[ 0 .. 29 ];
+is(scalar(grep { defined } @silent), 60, 'the stress happened: sixty connections are open');
+my $began = time();
+is(status($bridge, $_), 200, "beside sixty silent clients: $_") for '/healthz', '/metrics', '/readyz';
+cmp_ok(time() - $began, '<', 3, 'and at once');
+$silent[-1]->blocking(0);
+my $cut = sub { my $read = sysread($_[0], my $byte, 1); return defined $read && $read == 0 || !defined $read && !$!{EAGAIN}; };
+ok($cut->($silent[0]), 'the oldest one is cut off');
+ok(wait_until(sub { $cut->($silent[-1]) }, 10), 'the newest one, too, after a few seconds');
 
 is(status($bridge, '/other'), 404, 'other paths are not there');
 is(status($bridge, '/metrics', '-X', 'POST', '-d', 'x'), 405, 'nor other methods');
