@@ -1,7 +1,8 @@
 # docs/settings.md lists every setting of the extension and of the bridge, and no
 # other, with the default, range and context it has; docs/consume.md repeats the defaults it
-# names; docs/bridge.md has the exit statuses, docs/design.md the tables. docs/metrics.md lists
-# every metric; the alert rules and the collector in etc use these and no others.
+# names; docs/bridge.md has the exit statuses, docs/design.md the tables. No page names an
+# option, a setting or an object that is not there. docs/metrics.md lists every metric; the
+# alert rules and the collector in etc use these and no others.
 use strict;
 use warnings;
 
@@ -90,6 +91,26 @@ SELECT attname FROM pg_attribute
  WHERE attrelid = 'acme_outbox.topic_policy'::regclass AND attnum > 0 ORDER BY attnum
 SQL
 is(join("\n", map { $_->[0] } $settings->table('column')), $columns, 'topic_policy: its columns');
+
+# Whatever a page names exists: options of the bridge in its commands, and what is qualified.
+my %option = map { $_ => 1 } ($list =~ /^([a-z-]+)\t/mg), qw(config dump-config help topic);
+my %name = map { $_ => 1 } qw(control h rules), split /\n/, $node->safe_psql('postgres', <<'SQL');
+SELECT proname FROM pg_proc WHERE pronamespace = 'acme_outbox'::regnamespace
+UNION SELECT relname FROM pg_class WHERE relnamespace = 'acme_outbox'::regnamespace
+UNION SELECT typname FROM pg_type WHERE typnamespace = 'acme_outbox'::regnamespace
+UNION SELECT split_part(name, '.', 2) FROM pg_settings WHERE name LIKE 'acme\_outbox.%'
+SQL
+my $n_options = 0;
+for my $path (map { s{^\Q$stage\E/}{}r } glob "$stage/*.md $stage/docs/*.md $stage/examples/trading/*.md")
+{
+	my $text = slurp_file("$stage/$path");
+	my @options = map { /--([a-z][a-z-]+)/g } $text =~ /acme-outbox-bridge [a-z]+ ((?:\\\n|[^\n`|])*)/g;
+	$n_options += @options;
+	my @names = $text =~ /\bacme_outbox\.([a-z_]+)/g;
+	is(join(' ', grep { !$option{$_} } @options), '', "$path: its options exist");
+	is(join(' ', grep { !$name{$_} } @names), '', "$path: the names it qualifies exist");
+}
+cmp_ok($n_options, '>', 60, 'the pages have options');
 
 # docs/design.md: the tables, whether they are dumped, and the entries' indexes.
 my $design = Page->read_page("$stage/docs/design.md");
