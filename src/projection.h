@@ -10,6 +10,7 @@
 #include "lib/ilist.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
+#include "utils/uuid.h"
 
 #define COLUMN_EVENT_AT "last_event_at"
 #define COLUMN_EVENT_ID "last_event_id"
@@ -49,9 +50,11 @@ typedef struct JsonPair
 /* What a statement does with a row. */
 typedef enum ProjectionPlan
 {
+	PLAN_UPDATE_LATER,			/* the row, if the event's time is later */
 	PLAN_UPDATE,				/* the row, if the event is newer */
 	PLAN_REFUSES,				/* is there a row, and is it as new as the event? */
-	PLAN_INSERT,				/* a row, or else update it */
+	PLAN_INSERT_LATER,			/* a row, or else update it if the time is later */
+	PLAN_INSERT,				/* a row, or else update it if the event is newer */
 	PLAN_DELETE,				/* the row, if the event is newer */
 	PLAN_SEED_UPDATE,			/* the row, unless it is newer: rebuild */
 	PLAN_SEED_INSERT,
@@ -99,7 +102,8 @@ typedef struct ProjectionEvent
 	ProjectionTarget *target;
 	ProjectionShape *shape;
 	TimestampTz at;
-	const char *id;				/* NULL: none; a uuid in its canonical form */
+	const char *id;				/* as given; NULL: none, or no column for it */
+	pg_uuid_t	uuid;			/* the same, where the column is a uuid */
 	Datum	   *values;			/* keys, fields, time, id: the statements' parameters */
 	char	   *nulls;
 } ProjectionEvent;
@@ -108,8 +112,8 @@ typedef struct ProjectionEvent
 typedef struct ProjectionKey
 {
 	Jsonb	   *json;
-	bytea	   *digest;
-	uint64		hash;
+	char	   *text;
+	bytea	   *digest;			/* of the text; NULL: not needed yet */
 } ProjectionKey;
 
 /* projection_target.c */
@@ -127,13 +131,15 @@ extern void projection_column_init(ProjectionColumn *column, Oid type, int32 typ
 								   MemoryContext context);
 extern void projection_values(ProjectionEvent *event, const JsonPair *keys,
 							  const JsonPair *fields);
+extern const char *projection_id(const ProjectionEvent *event);
 extern void projection_key(const ProjectionEvent *event, ProjectionKey *key);
+extern bytea *projection_digest(ProjectionKey *key);
 
 /* projection_tombstone.c */
 extern void projection_lock_key(Oid target, const ProjectionKey *key, bool deleting);
-extern bool tombstone_find(Oid target, const ProjectionKey *key, TimestampTz *at, char **id);
-extern void tombstone_put(const ProjectionEvent *event, const ProjectionKey *key);
-extern void tombstone_remove(Oid target, const ProjectionKey *key);
+extern bool tombstone_find(Oid target, ProjectionKey *key, TimestampTz *at, char **id);
+extern void tombstone_put(const ProjectionEvent *event, ProjectionKey *key);
+extern void tombstone_remove(Oid target, ProjectionKey *key);
 extern DutyReport tombstone_purge(void);
 
 /* projection.c */

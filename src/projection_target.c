@@ -498,6 +498,14 @@ projection_shape(ProjectionTarget *target, const JsonPair *keys, int nkeys,
  * The statements.  Parameters: keys, fields, the event's time, its id.
  */
 
+/* Which rows an event may change. */
+typedef enum Guard
+{
+	GUARD_LATER,				/* whose time is earlier: nearly all, and quickly said */
+	GUARD_NEWER,				/* all that are older */
+	GUARD_SEED					/* all but newer ones */
+} Guard;
+
 static void
 append_key_condition(StringInfo sql, const ProjectionShape *shape)
 {
@@ -508,7 +516,7 @@ append_key_condition(StringInfo sql, const ProjectionShape *shape)
 
 /* Is the event newer than the row?  An id that is NULL sorts first. */
 static void
-append_guard(StringInfo sql, const ProjectionShape *shape)
+append_newer(StringInfo sql, const ProjectionShape *shape)
 {
 	int			at = shape->nkeys + shape->nfields + 1;
 	const char *collate = shape->target->event_id_type == TEXTOID ?
@@ -525,18 +533,29 @@ append_guard(StringInfo sql, const ProjectionShape *shape)
 	appendStringInfoChar(sql, ')');
 }
 
-/* What a rebuild's seed may overwrite: everything but a newer row. */
 static void
-append_seed_guard(StringInfo sql, const ProjectionShape *shape)
+append_guard(StringInfo sql, const ProjectionShape *shape, Guard guard)
 {
-	appendStringInfo(sql, "(t." COLUMN_EVENT_AT " IS NULL"
-					 " OR t." COLUMN_EVENT_AT " OPERATOR(pg_catalog.<=) $%d)",
-					 shape->nkeys + shape->nfields + 1);
+	int			at = shape->nkeys + shape->nfields + 1;
+
+	switch (guard)
+	{
+		case GUARD_LATER:
+			appendStringInfo(sql, "t." COLUMN_EVENT_AT " OPERATOR(pg_catalog.<) $%d", at);
+			break;
+		case GUARD_NEWER:
+			append_newer(sql, shape);
+			break;
+		case GUARD_SEED:
+			appendStringInfo(sql, "(t." COLUMN_EVENT_AT " IS NULL"
+							 " OR t." COLUMN_EVENT_AT " OPERATOR(pg_catalog.<=) $%d)", at);
+			break;
+	}
 }
 
 /* "name = $n" for fields and guard columns; a seed without an id keeps the row's. */
 static void
-append_assignments(StringInfo sql, const ProjectionShape *shape, bool seed)
+append_assignments(StringInfo sql, const ProjectionShape *shape, Guard guard)
 {
 	int			n = shape->nkeys + shape->nfields;
 
@@ -546,7 +565,7 @@ append_assignments(StringInfo sql, const ProjectionShape *shape, bool seed)
 	appendStringInfo(sql, COLUMN_EVENT_AT " = $%d", n + 1);
 	if (!OidIsValid(shape->target->event_id_type))
 		return;
-	if (seed)
+	if (guard == GUARD_SEED)
 		appendStringInfo(sql, ", " COLUMN_EVENT_ID " = CASE WHEN $%d IS NULL AND t."
 						 COLUMN_EVENT_AT " OPERATOR(pg_catalog.=) $%d THEN t."
 						 COLUMN_EVENT_ID " ELSE $%d END", n + 2, n + 1, n + 2);
@@ -555,17 +574,17 @@ append_assignments(StringInfo sql, const ProjectionShape *shape, bool seed)
 }
 
 static void
-append_update(StringInfo sql, const ProjectionShape *shape, bool seed)
+append_update(StringInfo sql, const ProjectionShape *shape, Guard guard)
 {
 	appendStringInfo(sql, "UPDATE %s AS t SET ", shape->target->name);
-	append_assignments(sql, shape, seed);
+	append_assignments(sql, shape, guard);
 	append_key_condition(sql, shape);
 	appendStringInfoString(sql, " AND ");
-	(seed ? append_seed_guard : append_guard) (sql, shape);
+	append_guard(sql, shape, guard);
 }
 
 static void
-append_insert(StringInfo sql, const ProjectionShape *shape, bool seed)
+append_insert(StringInfo sql, const ProjectionShape *shape, Guard guard)
 {
 	int			n = shape->nkeys + shape->nfields;
 	StringInfoData values;
@@ -588,9 +607,9 @@ append_insert(StringInfo sql, const ProjectionShape *shape, bool seed)
 	}
 	appendStringInfo(sql, ") OVERRIDING SYSTEM VALUE VALUES (%s) ON CONFLICT (%s) DO UPDATE SET ",
 					 values.data, key_names(shape));
-	append_assignments(sql, shape, seed);
+	append_assignments(sql, shape, guard);
 	appendStringInfoString(sql, " WHERE ");
-	(seed ? append_seed_guard : append_guard) (sql, shape);
+	append_guard(sql, shape, guard);
 }
 
 static void
@@ -598,17 +617,27 @@ append_statement(StringInfo sql, const ProjectionShape *shape, ProjectionPlan pl
 {
 	switch (plan)
 	{
+		case PLAN_UPDATE_LATER:
+			append_update(sql, shape, GUARD_LATER);
+			break;
 		case PLAN_UPDATE:
+			append_update(sql, shape, GUARD_NEWER);
+			break;
 		case PLAN_SEED_UPDATE:
-			append_update(sql, shape, plan == PLAN_SEED_UPDATE);
+			append_update(sql, shape, GUARD_SEED);
+			break;
+		case PLAN_INSERT_LATER:
+			append_insert(sql, shape, GUARD_LATER);
 			break;
 		case PLAN_INSERT:
+			append_insert(sql, shape, GUARD_NEWER);
+			break;
 		case PLAN_SEED_INSERT:
-			append_insert(sql, shape, plan == PLAN_SEED_INSERT);
+			append_insert(sql, shape, GUARD_SEED);
 			break;
 		case PLAN_REFUSES:
 			appendStringInfoString(sql, "SELECT NOT ");
-			append_guard(sql, shape);
+			append_guard(sql, shape, GUARD_NEWER);
 			appendStringInfo(sql, " FROM %s AS t", shape->target->name);
 			append_key_condition(sql, shape);
 			break;
@@ -616,7 +645,7 @@ append_statement(StringInfo sql, const ProjectionShape *shape, ProjectionPlan pl
 			appendStringInfo(sql, "DELETE FROM %s AS t", shape->target->name);
 			append_key_condition(sql, shape);
 			appendStringInfoString(sql, " AND ");
-			append_guard(sql, shape);
+			append_guard(sql, shape, GUARD_NEWER);
 			break;
 		case PLAN_TOUCH:
 			appendStringInfo(sql, "UPDATE %s AS t SET " COLUMN_EVENT_AT " = t." COLUMN_EVENT_AT,

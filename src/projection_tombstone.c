@@ -34,6 +34,7 @@
 #include "miscadmin.h"
 #include "plans.h"
 #include "projection.h"
+#include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
@@ -97,7 +98,8 @@ projection_lock_key(Oid target, const ProjectionKey *key, bool deleting)
 {
 	static LocalTransactionId transaction = InvalidLocalTransactionId;
 	static int	taken;
-	uint64		hash = hash_combine64(key->hash, target);
+	uint64		hash = hash_bytes_extended((const unsigned char *) key->text,
+										   strlen(key->text), target);
 	LOCKTAG		bucket;
 	LOCKTAG		tag;
 
@@ -143,11 +145,9 @@ read_tombstone(HeapTuple tuple, TupleDesc desc, TimestampTz *at, char **id)
 	*id = isnull ? NULL : TextDatumGetCString(value);
 }
 
-/* The key's tombstone, committed or of this transaction. */
-bool
-tombstone_find(Oid target, const ProjectionKey *key, TimestampTz *at, char **id)
+static bool
+find_by_index(Relation relation, Oid target, ProjectionKey *key, TimestampTz *at, char **id)
 {
-	Relation	relation = table_open(our_relation("projection_tombstone"), AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData keys[2];
 	SysScanDesc scan;
@@ -156,7 +156,7 @@ tombstone_find(Oid target, const ProjectionKey *key, TimestampTz *at, char **id)
 	ScanKeyInit(&keys[0], TOMBSTONE_TARGET, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(target));
 	ScanKeyInit(&keys[1], TOMBSTONE_DIGEST, BTEqualStrategyNumber, F_BYTEAEQ,
-				PointerGetDatum(key->digest));
+				PointerGetDatum(projection_digest(key)));
 	scan = systable_beginscan(relation, our_relation("projection_tombstone_pkey"), true,
 							  snapshot, 2, keys);
 	tuple = systable_getnext(scan);
@@ -164,8 +164,23 @@ tombstone_find(Oid target, const ProjectionKey *key, TimestampTz *at, char **id)
 		read_tombstone(tuple, RelationGetDescr(relation), at, id);
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
-	table_close(relation, AccessShareLock);
 	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * The key's tombstone, committed or of this transaction.  Where nothing was ever deleted, or
+ * all of it was vacuumed away, the table has no page, and that is seen without a look-up: the
+ * key is locked, so nobody else is writing its tombstone.
+ */
+bool
+tombstone_find(Oid target, ProjectionKey *key, TimestampTz *at, char **id)
+{
+	Relation	relation = table_open(our_relation("projection_tombstone"), AccessShareLock);
+	bool		found = RelationGetNumberOfBlocks(relation) > 0 &&
+	find_by_index(relation, target, key, at, id);
+
+	table_close(relation, AccessShareLock);
+	return found;
 }
 
 /* Runs one of our own statements with the rights of the table's owner. */
@@ -184,19 +199,21 @@ run_as_owner(KeptPlan *plan, Datum *values, const char *nulls, int expected)
 }
 
 void
-tombstone_put(const ProjectionEvent *event, const ProjectionKey *key)
+tombstone_put(const ProjectionEvent *event, ProjectionKey *key)
 {
-	Datum		values[] = {ObjectIdGetDatum(event->target->oid), PointerGetDatum(key->digest),
+	const char *id = projection_id(event);
+	Datum		values[] = {ObjectIdGetDatum(event->target->oid),
+		PointerGetDatum(projection_digest(key)),
 		JsonbPGetDatum(key->json), TimestampTzGetDatum(event->at),
-	event->id != NULL ? CStringGetTextDatum(event->id) : (Datum) 0};
+	id != NULL ? CStringGetTextDatum(id) : (Datum) 0};
 
-	run_as_owner(&put_plan, values, event->id != NULL ? NULL : "    n", SPI_OK_INSERT);
+	run_as_owner(&put_plan, values, id != NULL ? NULL : "    n", SPI_OK_INSERT);
 }
 
 void
-tombstone_remove(Oid target, const ProjectionKey *key)
+tombstone_remove(Oid target, ProjectionKey *key)
 {
-	Datum		values[] = {ObjectIdGetDatum(target), PointerGetDatum(key->digest)};
+	Datum		values[] = {ObjectIdGetDatum(target), PointerGetDatum(projection_digest(key))};
 
 	run_as_owner(&remove_plan, values, NULL, SPI_OK_DELETE);
 }

@@ -250,7 +250,7 @@ projection_values(ProjectionEvent *event, const JsonPair *keys, const JsonPair *
 	if (event->id == NULL)
 		event->values[n + 1] = (Datum) 0;
 	else if (event->target->event_id_type == UUIDOID)
-		event->values[n + 1] = DirectFunctionCall1(uuid_in, CStringGetDatum(event->id));
+		event->values[n + 1] = UUIDPGetDatum(&event->uuid);
 	else
 		event->values[n + 1] = CStringGetTextDatum(event->id);
 }
@@ -341,6 +341,24 @@ projection_key(const ProjectionEvent *event, ProjectionKey *key)
 		pushJsonbValue(&state, WJB_VALUE, &value);
 	}
 	key->json = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
-	key->digest = sha256(JsonbToCString(NULL, &key->json->root, VARSIZE(key->json)));
-	memcpy(&key->hash, VARDATA(key->digest), sizeof(key->hash));
+	key->text = JsonbToCString(NULL, &key->json->root, VARSIZE(key->json));
+	key->digest = NULL;
+}
+
+/* What tombstones know the key by. */
+bytea *
+projection_digest(ProjectionKey *key)
+{
+	if (key->digest == NULL)
+		key->digest = sha256(key->text);
+	return key->digest;
+}
+
+/* The event's id in its canonical form, in which ids compare as text. */
+const char *
+projection_id(const ProjectionEvent *event)
+{
+	if (event->id == NULL || event->target->event_id_type != UUIDOID)
+		return event->id;
+	return DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&event->uuid)));
 }
