@@ -201,28 +201,6 @@ static const struct setting_rule rules[SETTINGS] = {
 	"least level that is logged"},
 };
 
-static const struct
-{
-	enum command command;
-	const char *name;
-}			command_names[] = {
-	{COMMAND_RELAY, "relay"},
-	{COMMAND_CONSUME, "consume"},
-	{COMMAND_REPROCESS, "reprocess"},
-	{COMMAND_CHECK, "check"},
-};
-
-#define COMMANDS (sizeof(command_names) / sizeof(command_names[0]))
-
-const char *
-command_name(enum command command)
-{
-	for (size_t i = 0; i < COMMANDS; i++)
-		if (command_names[i].command == command)
-			return command_names[i].name;
-	abort();
-}
-
 static bool
 is_for(const struct setting_rule *rule, enum command command)
 {
@@ -948,33 +926,20 @@ config_help(enum command command, FILE *out)
 	}
 }
 
-/* "relay, check" */
-static void
-print_commands(const struct setting_rule *rule, FILE *out)
-{
-	const char *comma = "";
-
-	for (size_t i = 0; i < COMMANDS; i++)
-		if (is_for(rule, command_names[i].command))
-		{
-			fprintf(out, "%s%s", comma, command_names[i].name);
-			comma = ", ";
-		}
-}
-
 /* For the documentation check: name, variable, default, commands, help. */
 void
 config_list(FILE *out)
 {
 	char		name[NAME_MAX_LENGTH];
+	char		commands[COMMANDS_TEXT_MAX];
 
 	for (int i = 0; i < SETTINGS; i++)
 	{
 		env_name(&rules[i], name);
-		fprintf(out, "%s\t%s\t%s\t", rules[i].name, name,
-				rules[i].fallback ? rules[i].fallback : "");
-		print_commands(&rules[i], out);
-		fprintf(out, "\t%s\n", rules[i].help);
+		command_names(rules[i].commands, commands);
+		fprintf(out, "%s\t%s\t%s\t%s\t%s\n", rules[i].name, name,
+				rules[i].fallback ? rules[i].fallback : "", commands,
+				rules[i].help);
 	}
 }
 

@@ -9,24 +9,6 @@
 #include "tls.h"
 #include "uri.h"
 
-/* What the program can be told to do; a setting may be for several of them. */
-enum command
-{
-	COMMAND_RELAY = 1 << 0,
-	COMMAND_CONSUME = 1 << 1,
-	COMMAND_REPROCESS = 1 << 2,
-	COMMAND_CHECK = 1 << 3
-};
-
-/* How the process was called, kept for a reload. */
-struct command_line
-{
-	enum command command;
-	int			argc;			/* the words after the command */
-	char	  **argv;
-	const char *version;
-};
-
 /* In the order of the table in config.c. */
 enum setting
 {
@@ -110,8 +92,6 @@ struct config
 	struct broker_uri uri;		/* from the broker settings */
 	char		error[CONFIG_ERROR_MAX];
 };
-
-const char *command_name(enum command command);
 
 enum exit_status config_load(struct config *config,
 							 const struct command_line *line);

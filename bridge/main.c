@@ -3,8 +3,9 @@
  *		acme-outbox-bridge: the command line.
  *
  * One table holds the commands with their help; their options come from
- * config.c's table. Here are also the texts around both, and the exit statuses.
+ * config.c's table, their exit statuses from exits.c. Here are the texts around them.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,12 +25,16 @@
 typedef enum exit_status (*command_run) (struct config *config,
 										 const struct command_line *line);
 
+#define STOPS	"TERM or INT stops orderly, a second one at once (128 + signal)"
+#define RELOADS	";\nHUP reloads the configuration file"
+
 /* A command that can be given. */
 struct entry
 {
 	enum command id;
 	const char *arguments;		/* beside the settings */
 	const char *purpose;
+	const char *signals;
 	/* One of these. */
 	command_run run;			/* with its settings loaded */
 	enum exit_status (*run_plain) (const struct command_line *line);
@@ -38,49 +43,32 @@ struct entry
 static const struct entry commands[] = {
 	{COMMAND_RELAY, "",
 		"sends the entries of one origin to RabbitMQ until it is stopped",
-	relay_run, NULL},
+	STOPS RELOADS, relay_run, NULL},
 	{COMMAND_REPROCESS, "",
 		"puts the messages of a dead-letter queue back into their queue, once "
 		"the cause\n"
 		"           is mended: each is copied, confirmed, then deleted",
-	reprocess_run, NULL},
+	STOPS, reprocess_run, NULL},
 	{COMMAND_CONSUME, "",
 		"hands the messages of a queue to a SQL function, each change exactly "
 		"once",
-	consume_run, NULL},
+	STOPS RELOADS, consume_run, NULL},
 	{COMMAND_CHECK, " [--topic NAME,...]",
 		"says whether a relay with these options would work, or with --dlq and\n"
 		"           --queue a reprocessing, or with --queue, --consumer and --handler\n"
 		"           a consumer; it changes nothing. --topic, repeatable, "
 		"names\n"
 		"           exchanges to look for",
-	NULL, check_run},
+	NULL, NULL, check_run},
 };
 
-#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+_Static_assert(sizeof(commands) / sizeof(commands[0]) == COMMANDS,
+			   "each command has an entry");
 
 static const char settings_text[] =
 "Settings: --name VALUE or --name=VALUE; else the variable ACME_OUTBOX_NAME;\n"
 "else the file; else the default. A duration without unit is in seconds.\n"
 "Passwords are taken from variables and files, never from options.\n";
-
-static const char end_text[] =
-"Signals: TERM or INT stops orderly, a second one at once (128 + signal);\n"
-"HUP reloads the configuration file.\n"
-"\n"
-"Exit status:\n"
-"   0  stopped orderly, or --once sent what was due\n"
-"  64  usage or a bad setting\n"
-"  65  the configuration file is missing or wrong\n"
-"  66  reprocess: the queue or the dead-letter queue does not exist\n"
-"  69  at start: database unreachable or login failed\n"
-"  70  internal error\n"
-"  73  reprocess: another run is at work on the queue\n"
-"  74  at start: the broker refused the login, or TLS with it failed; reprocess: a right is missing; or stdout is closed\n"
-"  75  --once, a stop or a reprocessing could not finish, try again\n"
-"  76  at start: extension, inbox or handler missing, or the contract is unknown\n"
-"  77  at start: not permitted, or this copy was not adopted\n"
-"  78  check found something that fails";
 
 static void
 print_help(void)
@@ -88,16 +76,16 @@ print_help(void)
 	puts(PROGRAM " " BRIDGE_VERSION "\n"
 		 "Carries events between the acme_outbox of a PostgreSQL database and "
 		 "RabbitMQ.\n");
-	for (size_t i = 0; i < COMMANDS; i++)
+	for (int i = 0; i < COMMANDS; i++)
 		printf("%s" PROGRAM " %s [options]%s\n", i ? "       " : "Usage: ",
 			   command_name(commands[i].id), commands[i].arguments);
 	puts("       " PROGRAM " COMMAND --help    the command's options\n"
 		 "       " PROGRAM " --help | --version | --list-settings\n");
-	for (size_t i = 0; i < COMMANDS; i++)
+	for (int i = 0; i < COMMANDS; i++)
 		printf("%-9s  %s\n", command_name(commands[i].id),
 			   commands[i].purpose);
 	printf("\n%s\n", settings_text);
-	puts(end_text);
+	exits_help_all(stdout);
 }
 
 static void
@@ -113,7 +101,10 @@ print_command_help(const struct entry *entry)
 		 "masked\n");
 	puts(settings_text);
 	config_help(entry->id, stdout);
-	printf("\n%s\n", end_text);
+	if (entry->signals)
+		printf("\nSignals: %s.\n", entry->signals);
+	putchar('\n');
+	exits_help(entry->id, stdout);
 }
 
 static bool
@@ -148,13 +139,16 @@ run_loaded(command_run run, const struct command_line *line)
 static enum exit_status
 run_command(const struct entry *entry, const struct command_line *line)
 {
+	enum exit_status status;
+
 	if (has_word(line, "--help"))
 	{
 		print_command_help(entry);
 		return EXIT_OK;
 	}
-	return entry->run ? run_loaded(entry->run, line) :
-		entry->run_plain(line);
+	status = entry->run ? run_loaded(entry->run, line) : entry->run_plain(line);
+	assert(exits_has(entry->id, status));
+	return status;
 }
 
 static enum exit_status
@@ -171,7 +165,7 @@ main(int argc, char **argv)
 {
 	const char *word = argc > 1 ? argv[1] : "";
 
-	for (size_t i = 0; i < COMMANDS; i++)
+	for (int i = 0; i < COMMANDS; i++)
 		if (strcmp(word, command_name(commands[i].id)) == 0)
 			return run_command(&commands[i], &(struct command_line){
 							   commands[i].id, argc - 2, argv + 2,

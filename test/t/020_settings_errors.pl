@@ -1,5 +1,5 @@
 # What can be wrong at the start: one clear line each, no secret in it, and an exit
-# status of its own.
+# status of its own. Each command is brought to each exit status that its --help lists.
 use strict;
 use warnings;
 
@@ -7,20 +7,41 @@ use AcmeOutbox::Bridge;
 use AcmeOutbox::Broker;
 use AcmeOutbox::Check;
 use AcmeOutbox::Cluster;
+use AcmeOutbox::Consumer;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 use constant {
 	USAGE         => 64,
 	CONFIG_FILE   => 65,
+	NO_QUEUE      => 66,
 	DATABASE      => 69,
+	BUSY          => 73,
 	PUBLISHER     => 74,
+	TEMPORARY     => 75,
 	NOT_INSTALLED => 76,
-	NOT_PERMITTED => 77
+	NOT_PERMITTED => 77,
+	CHECK_FAILED  => 78
 };
 
 my $node = AcmeOutbox::Cluster->create('main');
 my $broker = AcmeOutbox::Broker->new->standard_topology;
+
+my %seen;
+
+# Run it, expect a status.
+sub ends
+{
+	my ($status, %opt) = @_;
+	my $command = $opt{command} // 'relay';
+	my $bridge = AcmeOutbox::Bridge->start($node, $broker, %opt);
+	my $exit = $bridge->wait_exit(20);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($exit, $status, "$command: exit status $status") or diag $bridge->log_text;
+	$seen{$command}{$exit} = 1;
+	return;
+}
 
 # Run it, expect a status and a line that matches.
 sub refuses
@@ -31,6 +52,7 @@ sub refuses
 	my $exit = $bridge->wait_exit(20);
 
 	is($exit, $status, "$what: exit status $status");
+	$seen{relay}{$exit} = 1;
 	my @lines = grep { /level=error|^acme-outbox-bridge:/ } split /\n/, $bridge->log_text;
 	is(scalar(grep { /$pattern/i } @lines), 1, "$what: one line says why")
 	  or diag $bridge->log_text;
@@ -75,6 +97,54 @@ refuses('another origin', NOT_PERMITTED, 'origin|grant_relay|permi', origin => '
 
 $node->sql('CREATE DATABASE empty');
 refuses('missing extension', NOT_INSTALLED, 'extension', env => { PGDATABASE => 'empty' });
+
+# ---- the other statuses, and the other commands ----
+
+my %nobody = (uri => 'amqp://127.0.0.1:1');
+my @once = ('--once', '--connect-timeout', '100ms');
+ends(0, args => \@once);
+ends(TEMPORARY, args => \@once, %nobody);
+
+AcmeOutbox::Consumer->new($node, $broker);
+my %consume = (command => 'consume', user => 'eater');
+my @consume = ('--queue', 'work', '--consumer', 'eat', '--handler', 'public.handle', @once);
+ends(0, %consume, args => \@consume);
+ends(USAGE, %consume, args => ['--queue', 'work']);
+ends(CONFIG_FILE, %consume, args => [ @consume, '--config', $file ]);
+ends(DATABASE, %consume, args => \@consume, env => { PGPORT => 1 });
+ends(PUBLISHER, %consume, args => \@consume, uri => $broker->uri(password => 'hunter2'));
+ends(TEMPORARY, %consume, args => \@consume, %nobody);
+ends(NOT_INSTALLED, %consume, args => [ @consume, '--handler', 'public.nobody' ]);
+ends(NOT_PERMITTED, %consume, args => \@consume, user => 'stranger');
+
+my %reprocess = (command => 'reprocess');
+my @reprocess = ('--queue', 'work', '--dlq', 'dead');
+ends(0, %reprocess, args => \@reprocess);
+ends(USAGE, %reprocess, args => [ '--queue', 'work' ]);
+ends(CONFIG_FILE, %reprocess, args => [ @reprocess, '--config', $file ]);
+ends(NO_QUEUE, %reprocess, args => [ @reprocess, '--dlq', 'nowhere' ]);
+ends(PUBLISHER, %reprocess, args => \@reprocess, uri => $broker->uri(password => 'hunter2'));
+ends(TEMPORARY, %reprocess, args => \@reprocess, %nobody);
+my $held = AcmeOutbox::Bridge->start($node, $broker, %reprocess, args => \@reprocess,
+	env => { ACME_OUTBOX_STOP_AT => 'reprocess-bound' });
+$held->wait_for_log('stop point reprocess-bound hit');
+ends(BUSY, %reprocess, args => \@reprocess);
+$held->kill9;
+
+my %check = (command => 'check');
+ends(0, %check);
+ends(USAGE, %check, args => ['--no-such-flag']);
+ends(CONFIG_FILE, %check, args => [ '--config', $file ]);
+ends(CHECK_FAILED, %check, %nobody);
+
+for my $command (sort keys %seen)
+{
+	my ($help) = run_command([ AcmeOutbox::Bridge->binary, $command, '--help' ]);
+	$help =~ s/\A.*^Exit status:\n//ms or fail("$command --help lists its statuses");
+	is(join(' ', sort { $a <=> $b } keys %{ $seen{$command} }), join(' ', $help =~ /^ +(\d+)  /mg),
+		"$command --help lists the statuses it has, and no other");
+}
+
 $node->sql(<<'SQL');
 CREATE OR REPLACE FUNCTION acme_outbox.contract_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS 'SELECT 99'

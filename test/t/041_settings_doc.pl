@@ -129,8 +129,8 @@ SQL
 
 # Exit statuses.
 my ($statuses) = $help =~ /^Exit status:\n(.*)\z/ms;
-%real = $statuses =~ /^ +(\d+)  (.*)$/mg;
-%written = map { @{$_}[ 0, 1 ] } grep { $_->[0] =~ /^\d+$/ } Page->read_page("$stage/docs/bridge.md")->table('status');
+%real = map { /^ +(\d+)  (.+?)  +(.*)$/ ? ("$1 $2" => $3) : () } split /\n/, $statuses;
+%written = map { ("$_->[0] $_->[1]" => $_->[2]) } grep { $_->[0] =~ /^\d+$/ } Page->read_page("$stage/docs/bridge.md")->table('status');
 same_rows('exit status', \%real, \%written);
 
 # Metrics: the page and the catalogue.
