@@ -21,7 +21,6 @@
 #include "access/xact.h"
 #include "claim.h"
 #include "commands/async.h"
-#include "duties.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "guc.h"
@@ -146,7 +145,7 @@ static void
 wake_freed_keys(const Claim *claim, const Lease *lease)
 {
 	if (claim->order.any_waiting && (claim->keys_freed || sweep_is_due(claim)) &&
-		reap_wake_keys(lease->origin, MAX_HELD_ROWS) > 0 && claim->taken.count == 0)
+		keyorder_sweep(lease->origin, MAX_HELD_ROWS) > 0 && claim->taken.count == 0)
 		Async_Notify("acme_outbox", lease->origin);
 }
 

@@ -30,7 +30,6 @@ extern bool duty_lock_tables(const char *const *tables, int n);
 extern List *duty_origins(void);
 
 extern DutyReport reap_duty(void);
-extern int64 reap_wake_keys(const char *origin, int max_keys);
 extern DutyReport purge_duty(void);
 
 #endif							/* ACME_OUTBOX_DUTIES_H */

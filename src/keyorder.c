@@ -10,6 +10,8 @@
  * Every held row has such a cause, and whoever ends a cause for good wakes the
  * key: its lowest waiting row, if held only by its key, becomes due.  The claim's due
  * lane then takes the whole run that follows, so one update wakes any number of rows.
+ * A wake that met a locked row, or was lost otherwise, is made up for by a sweep, which
+ * the reaper and an idle claim do now and then.
  *
  * On the normal path no row waits, and none of this costs more than one look into an
  * empty index per claim.  Where another session's old snapshot keeps the entries of rows
@@ -195,4 +197,59 @@ keyorder_wake(EntryTable *table, const char *key, int64 now)
 		return plan_run(&wake_plan, args, NULL, SPI_OK_UPDATE) == 1;
 	}
 	return false;
+}
+
+/*
+ * Lowest waiting row of each key that holds rows back ($1 origin, at most $2 rows),
+ * where that row is held only by its key and no row of the key is in flight or skipped:
+ * due.  Starts from the held rows, a bounded number of them.
+ */
+static KeptPlan sweep_plan = {
+	"WITH waiting (key) AS MATERIALIZED ("
+	" SELECT DISTINCT h.message_key FROM ("
+	" SELECT e.message_key FROM acme_outbox.outbox_entry e"
+	" WHERE e.origin = $1 AND e.next_attempt_at = 'infinity'"
+	" AND e.hold_reason IS DISTINCT FROM 'SCHEDULED'"
+	" AND e.status = 'PENDING' AND e.hold_reason = 'KEY' LIMIT 10000) h),"
+	" busy_key (key) AS MATERIALIZED ("
+	" SELECT e.message_key FROM acme_outbox.outbox_entry e WHERE e.origin = $1"
+	" AND e.id = ANY (ARRAY("
+	" SELECT unnest(c.ids) FROM acme_outbox.outbox_claim c WHERE c.origin = $1"
+	" UNION ALL SELECT unnest(s.skipped) FROM ("
+	" SELECT u.skipped FROM acme_outbox.outbox_cursor u WHERE u.origin = $1"
+	" ORDER BY u.origin DESC, u.position DESC LIMIT 1) s))"
+	" AND e.message_key IS NOT NULL AND e.lanes_done & 1 = 0 AND (e.status = 'PUBLISHING'"
+	" OR e.status = 'PENDING' AND e.next_attempt_at IS NULL)),"
+	" first AS ("
+	" SELECT f.* FROM waiting w CROSS JOIN LATERAL ("
+	" SELECT e.ctid AS tid, e.status, e.hold_reason, e.next_attempt_at"
+	" FROM acme_outbox.outbox_entry e"
+	" WHERE e.origin = $1 AND e.message_key = w.key AND e.next_attempt_at IS NOT NULL"
+	" AND (e.status = 'PENDING'"
+	" OR e.status = 'FAILED' AND e.next_attempt_at = 'infinity' AND e.failed_at IS NOT NULL)"
+	" AND e.hold_reason IS DISTINCT FROM 'SCHEDULED' AND e.lanes_done & 1 = 0"
+	" ORDER BY e.origin, e.message_key, e.id LIMIT 1) f"
+	" WHERE w.key NOT IN (SELECT b.key FROM busy_key b))"
+	" UPDATE acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp()"
+	" WHERE ctid = ANY (ARRAY("
+	" SELECT r.ctid FROM acme_outbox.outbox_entry r"
+	" WHERE r.ctid = ANY (ARRAY("
+	" SELECT f.tid FROM first f WHERE f.status = 'PENDING' AND f.hold_reason = 'KEY'"
+	" AND f.next_attempt_at = 'infinity' LIMIT $2))"
+	" AND r.status = 'PENDING' AND r.hold_reason = 'KEY' AND r.next_attempt_at = 'infinity'"
+	" FOR NO KEY UPDATE SKIP LOCKED))",
+	2, {TEXTOID, INT4OID}
+};
+
+/*
+ * keyorder_sweep
+ *		The safety net under all wakes: returns how many keys it woke, max_keys at most.
+ *		Inside an SPI connection.
+ */
+int64
+keyorder_sweep(const char *origin, int max_keys)
+{
+	Datum		args[] = {CStringGetTextDatum(origin), Int32GetDatum(max_keys)};
+
+	return plan_run(&sweep_plan, args, NULL, SPI_OK_UPDATE);
 }

@@ -17,7 +17,7 @@ typedef struct KeyOrder
 	HTAB	   *keys;
 	int64		now;			/* TimestampTz of the claim */
 	bool		any_waiting;	/* the origin may have waiting keyed rows */
-	bool		any_blocked;	/* some key was blocked by hand (see below) */
+	bool		any_blocked;	/* keyorder_block() was called */
 } KeyOrder;
 
 typedef struct KeyState
@@ -45,5 +45,6 @@ extern bool keyorder_must_wait(KeyOrder *order, const char *key, int64 id);
 extern void keyorder_scan_begin(EntryScan *scan, EntryTable *table, const char *key);
 extern WaitKind keyorder_classify(EntryTable *table, TupleTableSlot *slot, int64 now);
 extern bool keyorder_wake(EntryTable *table, const char *key, int64 now);
+extern int64 keyorder_sweep(const char *origin, int max_keys);
 
 #endif							/* ACME_OUTBOX_KEYORDER_H */

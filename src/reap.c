@@ -9,7 +9,7 @@
  * takes them over (docs/design.md 5).  As settle and takeover do, it locks the claim
  * first and changes only rows that are still PUBLISHING in it.
  *
- * It also wakes keys whose entries all wait for each other with none in flight.
+ * It also sweeps keys whose entries all wait for each other with none in flight (keyorder.c).
  * That should not happen (docs/design.md 4.2); if it does, they would wait for ever.
  */
 #include "acme_outbox.h"
@@ -19,6 +19,7 @@
 #include "duties.h"
 #include "funcapi.h"
 #include "guc.h"
+#include "keyorder.h"
 #include "plans.h"
 #include "utils/builtins.h"
 
@@ -120,48 +121,6 @@ static KeptPlan shrink_plan = {
 static KeptPlan close_plan = {
 	"DELETE FROM acme_outbox.outbox_claim WHERE claim_id = $1 AND cardinality(ids) = 0",
 	1, {INT8OID}
-};
-
-/*
- * Lowest waiting row of each key that holds rows back ($1 origin, at most $2 rows),
- * where that row is held only by its key and no row of the key is in flight or skipped:
- * due.  Starts from the held rows, a bounded number of them.
- */
-static KeptPlan wake_plan = {
-	"WITH waiting (key) AS MATERIALIZED ("
-	" SELECT DISTINCT h.message_key FROM ("
-	" SELECT e.message_key FROM acme_outbox.outbox_entry e"
-	" WHERE e.origin = $1 AND e.next_attempt_at = 'infinity'"
-	" AND e.hold_reason IS DISTINCT FROM 'SCHEDULED'"
-	" AND e.status = 'PENDING' AND e.hold_reason = 'KEY' LIMIT 10000) h),"
-	" busy_key (key) AS MATERIALIZED ("
-	" SELECT e.message_key FROM acme_outbox.outbox_entry e WHERE e.origin = $1"
-	" AND e.id = ANY (ARRAY("
-	" SELECT unnest(c.ids) FROM acme_outbox.outbox_claim c WHERE c.origin = $1"
-	" UNION ALL SELECT unnest(s.skipped) FROM ("
-	" SELECT u.skipped FROM acme_outbox.outbox_cursor u WHERE u.origin = $1"
-	" ORDER BY u.origin DESC, u.position DESC LIMIT 1) s))"
-	" AND e.message_key IS NOT NULL AND e.lanes_done & 1 = 0 AND (e.status = 'PUBLISHING'"
-	" OR e.status = 'PENDING' AND e.next_attempt_at IS NULL)),"
-	" first AS ("
-	" SELECT f.* FROM waiting w CROSS JOIN LATERAL ("
-	" SELECT e.ctid AS tid, e.status, e.hold_reason, e.next_attempt_at"
-	" FROM acme_outbox.outbox_entry e"
-	" WHERE e.origin = $1 AND e.message_key = w.key AND e.next_attempt_at IS NOT NULL"
-	" AND (e.status = 'PENDING'"
-	" OR e.status = 'FAILED' AND e.next_attempt_at = 'infinity' AND e.failed_at IS NOT NULL)"
-	" AND e.hold_reason IS DISTINCT FROM 'SCHEDULED' AND e.lanes_done & 1 = 0"
-	" ORDER BY e.origin, e.message_key, e.id LIMIT 1) f"
-	" WHERE w.key NOT IN (SELECT b.key FROM busy_key b))"
-	" UPDATE acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp()"
-	" WHERE ctid = ANY (ARRAY("
-	" SELECT r.ctid FROM acme_outbox.outbox_entry r"
-	" WHERE r.ctid = ANY (ARRAY("
-	" SELECT f.tid FROM first f WHERE f.status = 'PENDING' AND f.hold_reason = 'KEY'"
-	" AND f.next_attempt_at = 'infinity' LIMIT $2))"
-	" AND r.status = 'PENDING' AND r.hold_reason = 'KEY' AND r.next_attempt_at = 'infinity'"
-	" FOR NO KEY UPDATE SKIP LOCKED))",
-	2, {TEXTOID, INT4OID}
 };
 
 static int64
@@ -319,19 +278,10 @@ fail_stranded(Reaping *reaping)
 		reaping->result = Max(reaping->result, DUTY_MORE);
 }
 
-/* Inside an SPI connection; returns the number of keys woken. */
-int64
-reap_wake_keys(const char *origin, int max_keys)
-{
-	Datum		args[] = {CStringGetTextDatum(origin), Int32GetDatum(max_keys)};
-
-	return plan_run(&wake_plan, args, NULL, SPI_OK_UPDATE);
-}
-
 static void
 wake_keys(Reaping *reaping, const char *origin)
 {
-	int64		woken = reap_wake_keys(origin, guc_duty_batch_rows);
+	int64		woken = keyorder_sweep(origin, guc_duty_batch_rows);
 
 	reaping->woken += woken;
 	if (woken == guc_duty_batch_rows)
