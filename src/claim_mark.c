@@ -62,9 +62,8 @@ returned_ids(int *n)
 {
 	int64	   *ids = palloc(sizeof(int64) * Max(SPI_processed, 1));
 	bool		isnull;
-	uint64		i;
 
-	for (i = 0; i < SPI_processed; i++)
+	for (uint64 i = 0; i < SPI_processed; i++)
 		ids[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
 											 1, &isnull));
 	*n = (int) SPI_processed;

@@ -105,11 +105,10 @@ static Datum
 xid_set_text(const XidSet *set)
 {
 	StringInfoData s;
-	int			i;
 
 	initStringInfo(&s);
 	appendStringInfo(&s, UINT64_FORMAT ":" UINT64_FORMAT ":", set->xmin, set->xmax);
-	for (i = 0; i < set->nxip; i++)
+	for (int i = 0; i < set->nxip; i++)
 		appendStringInfo(&s, i ? "," UINT64_FORMAT : UINT64_FORMAT, set->xip[i]);
 	return CStringGetTextDatum(s.data);
 }

@@ -158,11 +158,10 @@ start_scan(EntryScan *scan, const EntryCondition *conditions, int n)
 {
 	EntryCondition of_origin = {1, BTEqualStrategyNumber, F_TEXTEQ, scan->table->origin};
 	ScanKeyData keys[MAX_CONDITIONS + 1];
-	int			i;
 
 	Assert(n <= MAX_CONDITIONS);
 	init_key(&keys[0], scan->index, &of_origin);
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		init_key(&keys[i + 1], scan->index, &conditions[i]);
 	index_rescan(scan->desc, keys, n + 1, NULL, 0);
 }
@@ -333,9 +332,8 @@ ArrayType *
 tid_array(const ItemPointerData *tids, int n)
 {
 	Datum	   *values = palloc(sizeof(Datum) * Max(n, 1));
-	int			i;
 
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		values[i] = PointerGetDatum(&tids[i]);
 	return construct_array(values, n, TIDOID, sizeof(ItemPointerData), false,
 						   TYPALIGN_SHORT);
@@ -345,9 +343,8 @@ ArrayType *
 int64_array(const int64 *values, int n)
 {
 	Datum	   *datums = palloc(sizeof(Datum) * Max(n, 1));
-	int			i;
 
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		datums[i] = Int64GetDatum(values[i]);
 	return construct_array(datums, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
 						   TYPALIGN_DOUBLE);
@@ -360,12 +357,11 @@ int64_array_values(ArrayType *array, int *n)
 	Datum	   *datums;
 	bool	   *nulls;
 	int64	   *values;
-	int			i;
 
 	deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
 					  TYPALIGN_DOUBLE, &datums, &nulls, n);
 	values = palloc(sizeof(int64) * Max(*n, 1));
-	for (i = 0; i < *n; i++)
+	for (int i = 0; i < *n; i++)
 	{
 		if (nulls[i])
 			ereport(ERROR,

@@ -105,13 +105,12 @@ envelope_new_event_id(pg_uuid_t *id, TimestampTz now)
 	(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 	uint64		ms = unix_us / 1000;
 	uint32		fraction = (uint32) (unix_us % 1000) * 4096 / 1000;
-	int			i;
 
 	if (!pg_strong_random(id->data + 8, 8))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
-	for (i = 0; i < 6; i++)
+	for (int i = 0; i < 6; i++)
 		id->data[i] = (unsigned char) (ms >> (8 * (5 - i)));
 	id->data[6] = (unsigned char) (0x70 | (fraction >> 8));
 	id->data[7] = (unsigned char) (fraction & 0xFF);

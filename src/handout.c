@@ -89,13 +89,12 @@ is_mandatory(const Handout *handout, Datum topic)
 {
 	Datum	   *topics;
 	int			n;
-	int			i;
 
 	if (ARR_NDIM(handout->optional_topics) == 0)
 		return true;
 	deconstruct_array(handout->optional_topics, TEXTOID, -1, false, TYPALIGN_INT,
 					  &topics, NULL, &n);
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		if (DatumGetBool(DirectFunctionCall2Coll(texteq, DEFAULT_COLLATION_OID,
 												 topics[i], topic)))
 			return false;
@@ -136,10 +135,9 @@ handout_add(Handout *handout, TupleTableSlot *slot)
 	Datum		values[OUT_COLUMNS];
 	bool		nulls[OUT_COLUMNS] = {false};
 	HandoutRow *added = &handout->rows[handout->count++];
-	int			i;
 
 	Assert(handout->count <= handout->room);
-	for (i = 0; i < OUT_COLUMNS; i++)
+	for (int i = 0; i < OUT_COLUMNS; i++)
 		if (source[i] != 0)
 			values[i] = slot_getattr(slot, source[i], &nulls[i]);
 	values[OUT_CLAIM_ID] = Int64GetDatum(handout->claim_id);

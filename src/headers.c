@@ -45,13 +45,11 @@ headers_error(const char *problem, const char *hint)
 static bool
 is_reserved(const char *name, int len)
 {
-	int			i;
-
-	for (i = 0; reserved_names[i]; i++)
+	for (int i = 0; reserved_names[i]; i++)
 		if ((int) strlen(reserved_names[i]) == len &&
 			pg_strncasecmp(name, reserved_names[i], len) == 0)
 			return true;
-	for (i = 0; reserved_prefixes[i]; i++)
+	for (int i = 0; reserved_prefixes[i]; i++)
 		if ((int) strlen(reserved_prefixes[i]) <= len &&
 			pg_strncasecmp(name, reserved_prefixes[i], strlen(reserved_prefixes[i])) == 0)
 			return true;

@@ -81,12 +81,11 @@ void
 lane_skipped(Claim *claim)
 {
 	EntryScan	finder;
-	int			i;
 
 	if (claim->cursor.nskipped == 0)
 		return;
 	entry_finder_begin(&finder, &claim->table);
-	for (i = 0; i < claim->cursor.nskipped; i++)
+	for (int i = 0; i < claim->cursor.nskipped; i++)
 	{
 		if (entry_find(&finder, claim->cursor.skipped[i]) &&
 			is_untouched(claim, finder.slot))
@@ -174,13 +173,11 @@ late_of_newer(Claim *claim, LateRows *late)
 static void
 late_gather(Claim *claim, LateRows *late, bool *more)
 {
-	int			i;
-
 	late->limit = claim->rows_left + 1;
 	late->room = 2 * late->limit;
 	late->ids = palloc(sizeof(int64) * late->room);
 	late->count = 0;
-	for (i = 0; i < claim->cursor.seen->nxip; i++)
+	for (int i = 0; i < claim->cursor.seen->nxip; i++)
 	{
 		uint64		xid = claim->cursor.seen->xip[i];
 
@@ -199,10 +196,9 @@ late_offer_all(Claim *claim, const LateRows *late)
 {
 	EntryScan	finder;
 	bool		going = true;
-	int			i;
 
 	entry_finder_begin(&finder, &claim->table);
-	for (i = 0; i < late->count; i++)
+	for (int i = 0; i < late->count; i++)
 	{
 		if (entry_find(&finder, late->ids[i]))
 			going = offer_untouched(claim, finder.slot);

@@ -95,9 +95,7 @@ static KeptPlan by_epoch_plan = {
 void
 lease_check_arguments(FunctionCallInfo fcinfo)
 {
-	int			i;
-
-	for (i = 0; i < PG_NARGS(); i++)
+	for (int i = 0; i < PG_NARGS(); i++)
 		if (PG_ARGISNULL(i))
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -114,12 +112,11 @@ lease_check_grant(const char *origin)
 {
 	Oid			caller = GetOuterUserId();
 	Datum		args[] = {CStringGetTextDatum(origin)};
-	uint64		i;
 
 	if (superuser_arg(caller))
 		return;
 	plan_run(&grant_plan, args, NULL, SPI_OK_SELECT);
-	for (i = 0; i < SPI_processed; i++)
+	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		Oid			role = get_role_oid(SPI_getvalue(SPI_tuptable->vals[i],
 													 SPI_tuptable->tupdesc, 1), true);

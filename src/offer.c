@@ -47,9 +47,7 @@ row_list_add(RowList *list, TupleTableSlot *slot)
 bool
 row_list_contains(const RowList *list, int64 id)
 {
-	int			i;
-
-	for (i = 0; i < list->count; i++)
+	for (int i = 0; i < list->count; i++)
 		if (list->ids[i] == id)
 			return true;
 	return false;

@@ -27,9 +27,8 @@ Outcome
 outcome_parse(Datum label)
 {
 	char	   *name = DatumGetCString(DirectFunctionCall1(enum_out, label));
-	int			i;
 
-	for (i = 0; i < OUTCOME_COUNT; i++)
+	for (int i = 0; i < OUTCOME_COUNT; i++)
 		if (strcmp(outcome_names[i], name) == 0)
 			return (Outcome) i;
 	elog(ERROR, "unrecognized outcome: %s", name);

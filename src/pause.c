@@ -45,11 +45,10 @@ void
 pause_read(const char *origin, Paused *paused)
 {
 	Datum		arg = CStringGetTextDatum(origin);
-	uint64		i;
 
 	memset(paused, 0, sizeof(*paused));
 	plan_run(&read_plan, &arg, NULL, SPI_OK_SELECT);
-	for (i = 0; i < SPI_processed; i++)
+	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		bool		isnull;
 		HeapTuple	row = SPI_tuptable->vals[i];

@@ -46,12 +46,11 @@ typedef struct Member
 static bool
 hex4(const char *p, const char *end, pg_wchar *value)
 {
-	int			i;
 
 	*value = 0;
 	if (end - p < 4)
 		return false;
-	for (i = 0; i < 4; i++)
+	for (int i = 0; i < 4; i++)
 	{
 		if (!isxdigit((unsigned char) p[i]))
 			return false;
@@ -360,9 +359,7 @@ is_code(const char *word, int len)
 static bool
 is_amqp_reply(const char *word, int len)
 {
-	int			i;
-
-	for (i = 0; i < lengthof(amqp_replies); i++)
+	for (int i = 0; i < lengthof(amqp_replies); i++)
 		if (strlen(amqp_replies[i]) == len && strncmp(word, amqp_replies[i], len) == 0)
 			return true;
 	return false;

@@ -221,14 +221,12 @@ add_rule(const char *event_name, const char *path)
 static void
 load_rules(void)
 {
-	uint64		i;
-
 	clear_rules();
 	rules.valid = true;
 	PG_TRY();
 	{
 		plan_run(&rules_plan, NULL, NULL, SPI_OK_SELECT);
-		for (i = 0; i < SPI_processed; i++)
+		for (uint64 i = 0; i < SPI_processed; i++)
 			add_rule(SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1),
 					 SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2));
 	}

@@ -162,10 +162,9 @@ static void
 find_rows(EntryTable *table, int64 claim_id, SettleRow *rows, int n)
 {
 	EntryScan	finder;
-	int			i;
 
 	entry_finder_begin(&finder, table);
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 	{
 		rows[i].status = "PUBLISHING";
 		if (entry_find(&finder, rows[i].id))
@@ -215,10 +214,9 @@ is_published_with(const SettleRow *row, int16 lanes)
 static void
 note_published(SettleRow *rows, int n)
 {
-	uint64		i;
 	bool		isnull;
 
-	for (i = 0; i < SPI_processed; i++)
+	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		SettleRow	wanted = {.id = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i],
 																SPI_tuptable->tupdesc, 1, &isnull))};
@@ -255,9 +253,8 @@ settle_published_with(int64 claim_id, SettleRow *rows, int n, int16 lanes)
 	ItemPointerData *tids = palloc(sizeof(ItemPointerData) * n);
 	Datum		args[3];
 	int			count = 0;
-	int			i;
 
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		if (is_published_with(&rows[i], lanes))
 			tids[count++] = rows[i].tid;
 	args[0] = PointerGetDatum(tid_array(tids, count));
@@ -271,9 +268,7 @@ settle_published_with(int64 claim_id, SettleRow *rows, int n, int16 lanes)
 static void
 settle_published_by_plan(int64 claim_id, SettleRow *rows, int n)
 {
-	int			i;
-
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		if (!rows[i].changed && is_published_with(&rows[i], rows[i].lanes))
 		{
 			settle_published_with(claim_id, rows, n, rows[i].lanes);
@@ -366,9 +361,8 @@ static void
 settle_others(int64 claim_id, SettleRow *rows, int n)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int			i;
 
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 	{
 		SettleRow  *row = &rows[i];
 
@@ -399,11 +393,10 @@ static void
 wake_keys(EntryTable *table, const SettleRow *rows, int n)
 {
 	KeyOrder	order;
-	int			i;
 
 	entries_take_snapshot(table);
 	keyorder_begin(&order, table, GetCurrentTimestamp());
-	for (i = 0; order.any_waiting && i < n; i++)
+	for (int i = 0; order.any_waiting && i < n; i++)
 	{
 		KeyState   *state;
 
@@ -423,10 +416,9 @@ shrink_claim(int64 claim_id, ArrayType *claim_ids, const SettleRow *rows, int n)
 	int			count;
 	int64	   *ids = int64_array_values(claim_ids, &count);
 	int			left = 0;
-	int			i;
 	Datum		args[2];
 
-	for (i = 0; i < count; i++)
+	for (int i = 0; i < count; i++)
 	{
 		SettleRow	wanted = {.id = ids[i]};
 		const SettleRow *row = bsearch(&wanted, rows, n, sizeof(SettleRow), compare_rows);
@@ -483,9 +475,8 @@ settle_release(const char *origin, int64 claim_id, ArrayType *ids)
 	int			n;
 	int64	   *values = int64_array_values(ids, &n);
 	SettleRow  *rows = palloc0(sizeof(SettleRow) * Max(n, 1));
-	int			i;
 
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 	{
 		rows[i].id = values[i];
 		rows[i].outcome = OUTCOME_RELEASED;

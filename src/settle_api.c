@@ -113,9 +113,7 @@ report_difference(Tuplestorestate *result, TupleDesc desc, const SettleRow *row)
 static void
 check_no_nulls(FunctionCallInfo fcinfo)
 {
-	int			i;
-
-	for (i = 0; i < PG_NARGS(); i++)
+	for (int i = 0; i < PG_NARGS(); i++)
 		if (PG_ARGISNULL(i))
 			bad_arguments("An argument is null.");
 }
@@ -130,7 +128,6 @@ acme_outbox_settle(PG_FUNCTION_ARGS)
 	SettleRow  *rows;
 	Lease		lease;
 	int			n;
-	int			i;
 
 	check_no_nulls(fcinfo);
 	rows = read_arguments(fcinfo, &n);
@@ -142,7 +139,7 @@ acme_outbox_settle(PG_FUNCTION_ARGS)
 	if (claim_ids == NULL)
 		claim_id = NO_CLAIM;	/* no row is ours: only differences to report */
 	settle_rows(lease.origin, claim_id, claim_ids, rows, n);
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		report_difference(rsinfo->setResult, rsinfo->setDesc, &rows[i]);
 	SPI_finish();
 	PG_RETURN_NULL();

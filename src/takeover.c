@@ -66,12 +66,11 @@ static void
 release_stale_claims(const Lease *lease, Datum *args)
 {
 	SPITupleTable *claims;
-	uint64		i;
 	bool		isnull;
 
 	plan_run(&stale_plan, args, NULL, SPI_OK_SELECT);
 	claims = SPI_tuptable;
-	for (i = 0; i < claims->numvals; i++)
+	for (uint64 i = 0; i < claims->numvals; i++)
 	{
 		int64		claim_id = DatumGetInt64(SPI_getbinval(claims->vals[i], claims->tupdesc,
 														   1, &isnull));
@@ -146,12 +145,11 @@ takeover_block_keys(KeyOrder *order, const ArrayType *left_open)
 	int			n;
 	int64	   *ids = int64_array_values((ArrayType *) left_open, &n);
 	EntryScan	finder;
-	int			i;
 
 	if (n == 0)
 		return;
 	entry_finder_begin(&finder, order->table);
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		if (entry_find(&finder, ids[i]) &&
 			entry_enum(finder.slot, ENTRY_STATUS) == order->table->status_publishing &&
 			!entry_has_arrived(finder.slot))

@@ -18,9 +18,8 @@ static bool
 is_hex_run(const char *s, int len, bool zero_allowed)
 {
 	bool		zero = true;
-	int			i;
 
-	for (i = 0; i < len; i++)
+	for (int i = 0; i < len; i++)
 	{
 		if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'f')))
 			return false;
@@ -53,13 +52,12 @@ random_hex(char *out, int digits)
 {
 	static const char hex[] = "0123456789abcdef";
 	unsigned char bytes[TRACE_ID_LEN / 2];
-	int			i;
 
 	if (!pg_strong_random(bytes, digits / 2))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
-	for (i = 0; i < digits / 2; i++)
+	for (int i = 0; i < digits / 2; i++)
 	{
 		out[2 * i] = hex[bytes[i] >> 4];
 		out[2 * i + 1] = hex[bytes[i] & 0xF];
