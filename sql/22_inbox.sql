@@ -5,20 +5,43 @@
  */
 
 /*
- * context(tenant_id, traceparent, locale) returns void
+ * context(tenant_id, traceparent, locale, trace_id) returns void
  *
  *	 Sets what the transaction works for, until it ends: the tenant, the trace that
- *	 published events continue, their locale.
+ *	 published events continue, their locale.  G 13.
+ *	 traceparent  W3C trace context   trace_id  any correlation id; counts before the one
+ *	 in traceparent
  *	 NULL leaves a part as it is, '' sets it to none.
  *	 Errors: OX204 longer than 255 bytes.  Safe to repeat.
  */
 CREATE FUNCTION acme_outbox.context(tenant_id text DEFAULT NULL,
-	traceparent text DEFAULT NULL, locale text DEFAULT NULL)
+	traceparent text DEFAULT NULL, locale text DEFAULT NULL, trace_id text DEFAULT NULL)
 RETURNS void
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'acme_outbox_context';
-COMMENT ON FUNCTION acme_outbox.context(text, text, text) IS
+COMMENT ON FUNCTION acme_outbox.context(text, text, text, text) IS
 	'set tenant, trace and locale for the rest of the transaction';
+
+/*
+ * trace_id() returns text, traceparent() returns text
+ *
+ *	 The trace that events published now continue: the transaction's, else that of the
+ *	 message being handled; where there is neither, one begins for the rest of the
+ *	 transaction.  For what goes on elsewhere, another transaction, a job or a call over
+ *	 HTTP: keep it, and set it there with context().  G 13.
+ *	 traceparent() is NULL where the trace id is not a W3C one.
+ *	 Errors: OX005 acme_outbox.traceparent or trace_id is malformed.  Safe to repeat.
+ */
+CREATE FUNCTION acme_outbox.trace_id() RETURNS text
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_trace_id';
+COMMENT ON FUNCTION acme_outbox.trace_id() IS
+	'trace id of events published now; one begins where there is none';
+CREATE FUNCTION acme_outbox.traceparent() RETURNS text
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'acme_outbox_traceparent';
+COMMENT ON FUNCTION acme_outbox.traceparent() IS
+	'W3C trace context of events published now; one begins where there is none';
 
 /* tenant() returns text: the transaction's tenant; NULL: none. */
 CREATE FUNCTION acme_outbox.tenant() RETURNS text

@@ -14,10 +14,13 @@
 
 #include "context.h"
 #include "guc.h"
+#include "trace.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 
 PG_FUNCTION_INFO_V1(acme_outbox_context);
+PG_FUNCTION_INFO_V1(acme_outbox_trace_id);
+PG_FUNCTION_INFO_V1(acme_outbox_traceparent);
 PG_FUNCTION_INFO_V1(acme_outbox_tenant);
 PG_FUNCTION_INFO_V1(acme_outbox_tenant_visible);
 
@@ -53,14 +56,37 @@ set_from_argument(FunctionCallInfo fcinfo, int i, const char *name)
 	context_set(name, value);
 }
 
-/* context(tenant_id text, traceparent text, locale text) RETURNS void */
+/* context(tenant_id text, traceparent text, locale text, trace_id text) RETURNS void */
 Datum
 acme_outbox_context(PG_FUNCTION_ARGS)
 {
 	set_from_argument(fcinfo, 0, "acme_outbox.tenant_id");
 	set_from_argument(fcinfo, 1, "acme_outbox.traceparent");
 	set_from_argument(fcinfo, 2, "acme_outbox.locale");
+	set_from_argument(fcinfo, 3, "acme_outbox.trace_id");
 	PG_RETURN_VOID();
+}
+
+/* trace_id() RETURNS text */
+Datum
+acme_outbox_trace_id(PG_FUNCTION_ARGS)
+{
+	Trace		trace;
+
+	trace_continue(&trace);
+	PG_RETURN_TEXT_P(cstring_to_text(trace.trace_id));
+}
+
+/* traceparent() RETURNS text */
+Datum
+acme_outbox_traceparent(PG_FUNCTION_ARGS)
+{
+	Trace		trace;
+
+	trace_continue(&trace);
+	if (trace.traceparent == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(trace.traceparent));
 }
 
 /* tenant() RETURNS text */

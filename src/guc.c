@@ -18,6 +18,7 @@
 char	   *guc_origin;
 bool		guc_require_origin;
 char	   *guc_traceparent;
+char	   *guc_trace_id;
 int			guc_max_payload_bytes;
 int			guc_max_headers_bytes;
 int			guc_autocommit_publish;
@@ -99,6 +100,11 @@ define_publish_settings(void)
 	DefineCustomStringVariable("acme_outbox.traceparent",
 							   "Sets the W3C trace context that published events continue.",
 							   NULL, &guc_traceparent, "", PGC_USERSET, 0,
+							   NULL, NULL, NULL);
+	DefineCustomStringVariable("acme_outbox.trace_id",
+							   "Sets the trace id that published events have.",
+							   "Empty means that of acme_outbox.traceparent.",
+							   &guc_trace_id, "", PGC_USERSET, 0,
 							   NULL, NULL, NULL);
 	define_int("acme_outbox.max_payload_bytes",
 			   "Sets the largest payload that can be published.",

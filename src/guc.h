@@ -28,6 +28,7 @@ typedef enum FailedKeyPolicy
 extern char *guc_origin;
 extern bool guc_require_origin;
 extern char *guc_traceparent;
+extern char *guc_trace_id;
 extern int	guc_max_payload_bytes;
 extern int	guc_max_headers_bytes;
 extern int	guc_autocommit_publish;

@@ -2,14 +2,20 @@
  * trace.c
  *		Finds the trace context of an event; it is never empty (G 13.3).
  *
- * traceparent: the argument, else acme_outbox.traceparent, else that of the message
- * being handled.  trace_id: the argument (any business correlation id), else the
- * traceparent's, or the handled message's own, else a new one.  Where
- * there is no traceparent and the trace id is a W3C one, a traceparent is made from
- * it, unsampled, so that consumers can continue the trace.
+ * Three sources, the first that says anything: publish's arguments, the settings
+ * acme_outbox.trace_id and acme_outbox.traceparent, the message being handled.  Each can
+ * have a trace id (any business correlation id), a traceparent, or both; a trace id counts
+ * before that in the traceparent beside it, and alone it ends the search.  With none a
+ * trace begins.  Where there is no traceparent and the trace id is a W3C one, a traceparent
+ * is made from it, unsampled, so that consumers can continue the trace.
+ *
+ * All that one message's handler publishes is of one trace, also where the message had none.
+ * What goes on in another transaction, a saga's next step or a job, asks trace_id() and
+ * traceparent() and keeps what they say; a trace begun by asking is the transaction's.
  */
 #include "acme_outbox.h"
 
+#include "context.h"
 #include "guc.h"
 #include "message.h"
 #include "trace.h"
@@ -123,26 +129,61 @@ handled_traceparent(void)
 	return traceparent != NULL && is_traceparent(traceparent) ? traceparent : NULL;
 }
 
+/* The traceparent to continue, or NULL: there is none, or a bare trace id counts before it. */
+static const char *
+find_traceparent(const char *trace_id, const char *traceparent)
+{
+	if (traceparent != NULL)
+		return check_traceparent(traceparent, "argument traceparent");
+	if (guc_traceparent[0] != '\0')
+		return check_traceparent(guc_traceparent, "setting acme_outbox.traceparent");
+	if (trace_id == NULL && guc_trace_id[0] == '\0')
+		return handled_traceparent();
+	return NULL;
+}
+
+/* The trace id to continue, or NULL: that of the traceparent, if any. */
+static const char *
+find_trace_id(const char *trace_id, const char *traceparent)
+{
+	if (trace_id != NULL)
+		return check_trace_id(trace_id);
+	if (traceparent != NULL)
+		return NULL;
+	if (guc_trace_id[0] != '\0')
+		return check_trace_id(guc_trace_id);
+	return guc_traceparent[0] != '\0' ? NULL : message_trace_id();
+}
+
+/* Of the transaction; in a handler, of the handler. */
+static void
+keep_for_the_rest(const Trace *trace)
+{
+	context_set("acme_outbox.traceparent", trace->traceparent);
+}
+
 void
 trace_resolve(Trace *trace, const char *trace_id, const char *traceparent)
 {
-	if (traceparent != NULL)
-		trace->traceparent = check_traceparent(traceparent, "argument traceparent");
-	else if (guc_traceparent[0] != '\0')
-		trace->traceparent = check_traceparent(guc_traceparent,
-											   "setting acme_outbox.traceparent");
-	else
-		trace->traceparent = trace_id == NULL ? handled_traceparent() : NULL;
+	trace->traceparent = find_traceparent(trace_id, traceparent);
+	trace->trace_id = find_trace_id(trace_id, traceparent);
+	trace->begun = trace->trace_id == NULL && trace->traceparent == NULL;
 
-	if (trace_id != NULL)
-		trace->trace_id = check_trace_id(trace_id);
-	else if (traceparent == NULL && guc_traceparent[0] == '\0' && message_trace_id() != NULL)
-		trace->trace_id = message_trace_id();
-	else if (trace->traceparent != NULL)
-		trace->trace_id = pnstrdup(trace->traceparent + 3, TRACE_ID_LEN);
-	else
+	if (trace->begun)
 		trace->trace_id = new_trace_id();
-
+	else if (trace->trace_id == NULL)
+		trace->trace_id = pnstrdup(trace->traceparent + 3, TRACE_ID_LEN);
 	if (trace->traceparent == NULL)
 		trace->traceparent = make_traceparent(trace->trace_id);
+	if (trace->begun && message_current() != NULL)
+		keep_for_the_rest(trace);
+}
+
+/* What events published now continue; from now on, where that is nothing yet. */
+void
+trace_continue(Trace *trace)
+{
+	trace_resolve(trace, NULL, NULL);
+	if (trace->begun)
+		keep_for_the_rest(trace);
 }

@@ -152,6 +152,27 @@ COMMIT;
 SELECT routing_key, trace_id, traceparent, tenant_id, payload::json -> 'header' ->> 'locale' FROM acme_outbox.outbox_entry WHERE event_name = 'OrderPacked' ORDER BY id;
 DELETE FROM acme_outbox.outbox_entry;
 
+\echo and can be asked for it; of a message without one, all that its handler publishes begins one
+CREATE TABLE shop.asked (n bigserial, trace_id text, traceparent text);
+CREATE FUNCTION shop.asks(message jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF message #>> '{header,eventId}' LIKE 'ask%' THEN
+		INSERT INTO shop.asked (trace_id, traceparent) VALUES (acme_outbox.trace_id(), acme_outbox.traceparent());
+	END IF;
+	PERFORM acme_outbox.publish('orders', message #>> '{header,eventId}', n, 'OrderPacked', '{}')
+		FROM unnest('{a,b}'::text[]) n;
+END $$;
+SELECT outcome FROM acme_outbox.inbox_try_process_batch('c', ARRAY[t.env('ask1'), t.env('ask2'),
+	'{"header":{"eventId":"ask3"}}', '{"header":{"eventId":"ask4"}}', '{"header":{"eventId":"not1"}}',
+	'{"header":{"eventId":"not2"}}'], 'shop.asks', ARRAY['{}',
+	'{"headers":{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}', '{}', NULL, '{}', NULL]::jsonb[]);
+SELECT trace_id, traceparent FROM shop.asked ORDER BY n LIMIT 2;
+SELECT e.routing_key, count(DISTINCT (e.trace_id, e.traceparent)) AS traces, bool_and(e.traceparent IS NOT DISTINCT FROM a.traceparent) AS as_told
+	FROM acme_outbox.outbox_entry e LEFT JOIN shop.asked a USING (trace_id) GROUP BY 1 ORDER BY 1;
+SELECT count(DISTINCT trace_id) FROM acme_outbox.outbox_entry;
+SELECT current_setting('acme_outbox.traceparent') = '' AS nothing_left;
+DELETE FROM acme_outbox.outbox_entry;
+
 \echo an inbox of its own
 SELECT t.error($$SET acme_outbox.inbox_schema = 'shop'; SELECT acme_outbox.inbox_accept('c', 'e')$$);
 RESET acme_outbox.inbox_schema;

@@ -39,6 +39,7 @@ INSERT INTO kinds.call VALUES
 	('enqueue_job($1, $2, $3, $4) IS NOT NULL', '{T,T,T,J}', ARRAY['e', 'k', 'SendMail', '{}'], 'true'),
 	('envelope($1, $2, $3)::jsonb #>> ''{body,payload,a}''', '{T,T,J}', ARRAY['1', 'OrderPaid', '{"a": 1}'], '1'),
 	('context($1, $2, $3)', '{T,T,T}', ARRAY['t', '', 'es'], ''),
+	('context($1, $2, $3, $4)', '{T,T,T,T}', ARRAY['t', '', 'es', 'order-17'], ''),
 	('inbox_accept($1, $2)', '{T,I}', ARRAY['c', '018f0000-0000-7000-8000-00000000aaaa'], 'true'),
 	('inbox_record($1, $2)', '{T,I}', ARRAY['c', '018f0000-0000-7000-8000-00000000aaaa'], ''),
 	('inbox_attempt($1, $2)', '{T,I}', ARRAY['c', '018f0000-0000-7000-8000-00000000aaaa'], '(1,t)'),

@@ -75,6 +75,40 @@ SELECT t.traced('11111111111111111111111111111111', NULL) ~ '^1{32} 00-1{32}-[0-
 SELECT t.traced('order-17', NULL);
 SELECT t.traced('00000000000000000000000000000000', NULL);
 SELECT t.traced('1111111111111111111111111111111A', NULL);
+-- the settings: a trace id counts before the traceparent's, and before an argument of neither
+SET acme_outbox.trace_id = 'order-18';
+SELECT t.traced(NULL, NULL);
+SELECT t.traced('order-17', NULL);
+SELECT t.traced(NULL, :'arg');
+SET acme_outbox.traceparent = :'guc';
+SELECT t.traced(NULL, NULL);
+SELECT acme_outbox.trace_id(), acme_outbox.traceparent();
+SET acme_outbox.trace_id = '33333333333333333333333333333333';
+RESET acme_outbox.traceparent;
+SELECT t.traced(NULL, NULL) ~ '^3{32} 00-3{32}-[0-9a-f]{16}-00 same$';
+SELECT t.error(format('SET acme_outbox.trace_id = %L; SELECT acme_outbox.trace_id()', repeat('x', 256)));
+RESET acme_outbox.trace_id;
+-- asking for the trace begins one, for the rest of the transaction and not longer
+BEGIN;
+SELECT acme_outbox.trace_id() AS begun, acme_outbox.traceparent() AS context \gset
+SELECT :'context' ~ ('^00-' || :'begun' || '-[0-9a-f]{16}-00$') AS of_one_trace,
+	   acme_outbox.trace_id() = :'begun' AS again,
+	   t.traced(NULL, NULL) = concat_ws(' ', :'begun', :'context', 'same') AS published_with_it;
+COMMIT;
+SELECT t.traced(NULL, NULL) LIKE :'begun' || '%' AS still, current_setting('acme_outbox.traceparent') = '' AS none;
+BEGIN;
+SAVEPOINT undone;
+SELECT acme_outbox.trace_id() AS undone \gset
+ROLLBACK TO undone;
+SELECT acme_outbox.trace_id() = :'undone' AS outlives_a_rollback;
+COMMIT;
+-- what was kept is continued elsewhere
+BEGIN;
+SELECT acme_outbox.context(traceparent => :'context');
+SELECT t.traced(NULL, NULL) = concat_ws(' ', :'begun', :'context', 'same') AS continued;
+SELECT acme_outbox.context(traceparent => '', trace_id => 'order-19');
+SELECT t.traced(NULL, NULL), acme_outbox.traceparent() IS NULL AS no_w3c;
+COMMIT;
 -- envelope() follows the setting too
 SET acme_outbox.traceparent = :'guc';
 SELECT acme_outbox.envelope('A', 'OrderPlaced', '{}')::json #>> '{header,traceId}';
