@@ -99,9 +99,10 @@ COMMENT ON TABLE trading.deal_activity IS 'what happened to a deal elsewhere, on
 
 /* Purchases and sales alike: what an invoice is for. */
 CREATE VIEW trading.source WITH (security_invoker = true) AS
-	SELECT 'purchase' AS source_type, id, deal_id, amount, status FROM trading.purchase
+	SELECT 'purchase' AS source_type, id, deal_id, amount, status, invoice_id
+		FROM trading.purchase
 	UNION ALL
-	SELECT 'sale', id, deal_id, amount, status FROM trading.sale;
+	SELECT 'sale', id, deal_id, amount, status, invoice_id FROM trading.sale;
 COMMENT ON VIEW trading.source IS 'purchases and sales: what an invoice is for';
 
 /* P 1, P 2.1: the tenant filter fails closed.  The owner's own sweeps see all tenants. */
@@ -722,6 +723,7 @@ COMMENT ON FUNCTION trading.lock_deal_of(text, text) IS
  *	 Handler of consumer trading.accounting: a purchase or sale was invoiced.  P 2.1.
  *	 All of it is one transaction with the inbox row: record, then apply.
  *	 Parks: UNRESOLVABLE_ENTITY unknown, or another tenant's; INVALID_STATE not FINALISED.
+ *	 Safe to repeat: an invoice that is known is not news, also when the inbox has forgotten it.
  *	 Errors: OX207 the message names no tenant.
  */
 CREATE FUNCTION trading.on_invoice_processed(envelope jsonb) RETURNS void
@@ -732,14 +734,18 @@ DECLARE
 	type    text := invoice ->> 'sourceType';
 	source  text := invoice ->> 'sourceId';
 	deal    text;
+	present trading.source;
 BEGIN
 	PERFORM acme_outbox.context(tenant_id => coalesce(invoice ->> 'tenantId', ''));
 	deal := trading.lock_deal_of(type, source);
 	IF deal IS NULL THEN
 		PERFORM acme_outbox.park('UNRESOLVABLE_ENTITY', type, source);
 		RETURN;
-	ELSIF (SELECT s.status <> 'FINALISED' FROM trading.source s
-			WHERE s.source_type = type AND s.id = source) THEN
+	END IF;
+	SELECT * INTO present FROM trading.source s WHERE s.source_type = type AND s.id = source;
+	IF present.invoice_id = invoice ->> 'invoiceId' THEN
+		RETURN;
+	ELSIF present.status <> 'FINALISED' THEN
 		PERFORM acme_outbox.park('INVALID_STATE', type, source);
 		RETURN;
 	END IF;

@@ -8,7 +8,8 @@
  *
  * The answer is a row: a saga is one row of sale_saga, and who changes it has locked it.
  * A caller that gives up, or a session that dies, leaves a row that release_overdue_sagas()
- * closes; inventory's hold expires by itself as well.
+ * closes; inventory's hold expires by itself as well.  The row has the trace of the request,
+ * so that all of it, however it ends and in whatever session, is one trace.
  *
  * Both designs run side by side.  finish_saga() places the sale with place_sale(), which
  * checks under the row locks as create_sale() does; so inventory decides who gets stock, and
@@ -23,16 +24,18 @@ COMMENT ON TYPE trading.saga_state IS
 	'REQUESTED -> RESERVED -> COMPLETED; or REFUSED by inventory; or RELEASED: given up';
 
 CREATE TABLE trading.sale_saga (
-	sale_id    text PRIMARY KEY,
-	tenant_id  text NOT NULL DEFAULT acme_outbox.tenant(),
-	state      trading.saga_state NOT NULL DEFAULT 'REQUESTED',
-	request    jsonb NOT NULL,
-	answer     jsonb,
-	expires_at timestamptz NOT NULL
+	sale_id     text PRIMARY KEY,
+	tenant_id   text NOT NULL DEFAULT acme_outbox.tenant(),
+	state       trading.saga_state NOT NULL DEFAULT 'REQUESTED',
+	request     jsonb NOT NULL,
+	answer      jsonb,
+	expires_at  timestamptz NOT NULL,
+	traceparent text DEFAULT acme_outbox.traceparent()
 );
 COMMENT ON TABLE trading.sale_saga IS 'sales that wait, or waited, for inventory';
 COMMENT ON COLUMN trading.sale_saga.answer IS 'payload of inventory''s answer';
 COMMENT ON COLUMN trading.sale_saga.expires_at IS 'when inventory''s hold ends by itself';
+COMMENT ON COLUMN trading.sale_saga.traceparent IS 'the trace that whoever ends it continues';
 CREATE INDEX sale_saga_overdue ON trading.sale_saga (expires_at)
 	WHERE state IN ('REQUESTED', 'RESERVED');
 ALTER TABLE trading.sale_saga ENABLE ROW LEVEL SECURITY;
@@ -64,10 +67,16 @@ $$;
 COMMENT ON FUNCTION trading.move_saga(text, trading.saga_state, jsonb) IS
 	'change a saga''s state; false: it was changed before';
 
-/* hold_time() returns interval: how long inventory is asked to hold stock. */
+/*
+ * hold_time() returns interval: how long inventory is asked to hold stock.
+ *
+ *	 60 seconds, or else: ALTER ROLE trading_app SET trading.hold_time = '30 seconds'
+ */
 CREATE FUNCTION trading.hold_time() RETURNS interval
-LANGUAGE sql IMMUTABLE
-AS $$ SELECT interval '60 seconds' $$;
+LANGUAGE sql STABLE
+AS $$
+	SELECT coalesce(nullif(current_setting('trading.hold_time', true), ''), '60 seconds')::interval
+$$;
 COMMENT ON FUNCTION trading.hold_time() IS
 	'how long inventory holds stock for a saga; nobody waits so long for it';
 
@@ -100,7 +109,8 @@ COMMENT ON FUNCTION trading.reserve_sale(text, jsonb) IS
  * release_saga(sale_id) returns void
  *
  *	 Gives a saga up: inventory is to release what it holds, or will.  ReleaseStock has the
- *	 same key as the ReserveStock it takes back, so it comes behind it.
+ *	 same key as the ReserveStock it takes back, so it comes behind it.  The caller has the
+ *	 saga's trace.
  *	 Safe to repeat; nothing happens to a saga that has ended.
  */
 CREATE FUNCTION trading.release_saga(sale_id text) RETURNS void
@@ -142,6 +152,7 @@ DECLARE
 BEGIN
 	SELECT * INTO saga FROM trading.sale_saga s
 		WHERE s.sale_id = finish_saga.sale_id FOR UPDATE;
+	PERFORM acme_outbox.context(traceparent => saga.traceparent);
 	IF saga.state = 'RESERVED' AND clock_timestamp() < saga.expires_at THEN
 		SELECT t.* INTO status, response FROM trading.try_step('place', sale_id, saga.request) t;
 	ELSIF saga.state = 'REFUSED' THEN
@@ -192,26 +203,28 @@ COMMENT ON PROCEDURE trading.await_answer(text, text, interval) IS
 	'wait for inventory''s answer, not longer than told';
 
 /*
- * create_sale_saga(tenant_id, idempotency_key, request, status, response, patience)
+ * create_sale_saga(tenant_id, idempotency_key, request, status, response, patience,
+ *	 traceparent)
  *
  *	 What an HTTP layer calls instead of create_sale_request(), outside a transaction:
  *	 it commits what it asks before it waits for the answer.
  *	 request  as create_sale's; the sale's id is always a new one
  *	 patience  how long to wait for inventory, less than hold_time()
+ *	 traceparent  of the HTTP request; NULL: a trace begins
  *	 Result: as create_sale_request's, and 503 STOCK_UNAVAILABLE, which may be tried again
  *	 under the same key.
  *	 Safe to repeat, and to interrupt anywhere: with a key.
  */
 CREATE PROCEDURE trading.create_sale_saga(tenant_id text, idempotency_key text, request jsonb,
 	INOUT status integer DEFAULT NULL, INOUT response jsonb DEFAULT NULL,
-	patience interval DEFAULT '5 seconds')
+	patience interval DEFAULT '5 seconds', traceparent text DEFAULT NULL)
 LANGUAGE plpgsql
 AS $$
 DECLARE
 	sale_id   text := gen_random_uuid();
 	execution uuid;
 BEGIN
-	PERFORM acme_outbox.context(tenant_id);
+	PERFORM acme_outbox.context(tenant_id, traceparent);
 	SELECT b.* INTO status, response, execution
 		FROM trading.begin_request(idempotency_key, request, trading.hold_time()) b;
 	IF status IS NOT NULL THEN
@@ -228,7 +241,7 @@ BEGIN
 	COMMIT;
 END
 $$;
-COMMENT ON PROCEDURE trading.create_sale_saga(text, text, jsonb, integer, jsonb, interval) IS
+COMMENT ON PROCEDURE trading.create_sale_saga(text, text, jsonb, integer, jsonb, interval, text) IS
 	'create a sale once inventory holds its stock; returns an HTTP status and a body';
 
 /*
@@ -262,11 +275,12 @@ $$;
 COMMENT ON FUNCTION trading.on_stock_answer(jsonb) IS
 	'handler: inventory holds the stock of a sale, or cannot';
 
-/* overdue_sagas() returns (tenant_id, sale_id): of all tenants, as the table's owner. */
-CREATE FUNCTION trading.overdue_sagas() RETURNS TABLE (tenant_id text, sale_id text)
+/* overdue_sagas() returns (tenant_id, sale_id, traceparent): of all tenants, as the owner. */
+CREATE FUNCTION trading.overdue_sagas()
+RETURNS TABLE (tenant_id text, sale_id text, traceparent text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT s.tenant_id, s.sale_id FROM trading.sale_saga s
+	SELECT s.tenant_id, s.sale_id, s.traceparent FROM trading.sale_saga s
 	WHERE s.state IN ('REQUESTED', 'RESERVED') AND s.expires_at <= clock_timestamp()
 	ORDER BY s.expires_at
 $$;
@@ -287,7 +301,7 @@ DECLARE
 BEGIN
 	released := 0;
 	FOR overdue IN SELECT * FROM trading.overdue_sagas() LOOP
-		PERFORM acme_outbox.context(overdue.tenant_id);
+		PERFORM acme_outbox.context(overdue.tenant_id, overdue.traceparent);
 		PERFORM trading.release_saga(overdue.sale_id);
 		COMMIT;
 		released := released + 1;

@@ -72,13 +72,16 @@ CREATE TABLE inventory.stock_reservation (
 COMMENT ON TABLE inventory.stock_reservation IS 'what is kept for which sale';
 
 CREATE TABLE inventory.stock_hold (
-	sale_id    text PRIMARY KEY,
-	tenant_id  text NOT NULL DEFAULT acme_outbox.tenant(),
-	state      inventory.hold_state NOT NULL,
-	expires_at timestamptz
+	sale_id     text PRIMARY KEY,
+	tenant_id   text NOT NULL DEFAULT acme_outbox.tenant(),
+	state       inventory.hold_state NOT NULL,
+	expires_at  timestamptz,
+	traceparent text DEFAULT acme_outbox.traceparent()
 );
 COMMENT ON TABLE inventory.stock_hold IS
 	'how ReserveStock was answered, once per sale; also that it never will be';
+COMMENT ON COLUMN inventory.stock_hold.traceparent IS
+	'of the command that made it; what becomes of it later continues that trace';
 CREATE INDEX stock_hold_expires ON inventory.stock_hold (expires_at) WHERE state = 'HELD';
 
 DO $$
@@ -376,11 +379,12 @@ $$;
 COMMENT ON FUNCTION inventory.close_hold(text) IS
 	'give back what is held for a sale that will not be';
 
-/* overdue_holds() returns (tenant_id, sale_id): of all tenants, as the tables' owner. */
-CREATE FUNCTION inventory.overdue_holds() RETURNS TABLE (tenant_id text, sale_id text)
+/* overdue_holds() returns (tenant_id, sale_id, traceparent): of all tenants, as the owner. */
+CREATE FUNCTION inventory.overdue_holds()
+RETURNS TABLE (tenant_id text, sale_id text, traceparent text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT h.tenant_id, h.sale_id FROM inventory.stock_hold h
+	SELECT h.tenant_id, h.sale_id, h.traceparent FROM inventory.stock_hold h
 	WHERE h.state = 'HELD' AND h.expires_at <= clock_timestamp()
 	ORDER BY h.expires_at
 $$;
@@ -400,7 +404,7 @@ DECLARE
 BEGIN
 	closed := 0;
 	FOR overdue IN SELECT * FROM inventory.overdue_holds() LOOP
-		PERFORM acme_outbox.context(overdue.tenant_id);
+		PERFORM acme_outbox.context(overdue.tenant_id, overdue.traceparent);
 		PERFORM inventory.close_hold(overdue.sale_id);
 		COMMIT;
 		closed := closed + 1;
@@ -506,15 +510,17 @@ COMMENT ON FUNCTION inventory.on_trading_event(jsonb) IS
 	'handler: a purchase, a sale or a command of trading''s';
 
 /*
- * with_inbox(consumer, envelope, outcome)
+ * with_inbox(consumer, envelope, outcome, traceparent)
  *
  *	 The other legal order, apply, then record, where no transaction spans all steps (P 2.1,
- *	 withInbox): acknowledge the message once it returned.
+ *	 withInbox): acknowledge the message once it returned.  No handler runs here, so each
+ *	 transaction is told which trace the message has.
+ *	 traceparent  the message's header, if it has one
  *	 Result: applied, duplicate or parked.
  *	 Safe to repeat, to interrupt between any two steps, and in several sessions at once.
  */
 CREATE PROCEDURE inventory.with_inbox(consumer text, envelope jsonb,
-	INOUT outcome text DEFAULT NULL)
+	INOUT outcome text DEFAULT NULL, traceparent text DEFAULT NULL)
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -530,6 +536,8 @@ BEGIN
 	outcome := 'applied';
 	FOR step IN SELECT * FROM inventory.steps_of(envelope) LOOP
 		PERFORM inventory.enter_tenant(envelope);
+		PERFORM acme_outbox.context(traceparent => traceparent,
+			trace_id => envelope #>> '{header,traceId}');
 		PERFORM inventory.apply_step(step);
 		COMMIT;
 	END LOOP;
@@ -544,7 +552,7 @@ BEGIN
 	COMMIT;
 END
 $$;
-COMMENT ON PROCEDURE inventory.with_inbox(text, jsonb, text) IS
+COMMENT ON PROCEDURE inventory.with_inbox(text, jsonb, text, text) IS
 	'handle a message step by step, and record it after the last';
 
 /* ---------------------------------------------------------------------------------------

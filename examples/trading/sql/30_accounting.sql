@@ -36,6 +36,7 @@ CREATE TABLE accounting.invoice (
 	period      text NOT NULL,
 	status      text NOT NULL DEFAULT 'ISSUED' CHECK (status IN ('ISSUED', 'PROCESSED')),
 	changed_at  timestamptz NOT NULL,
+	traceparent text DEFAULT acme_outbox.traceparent(),
 	PRIMARY KEY (tenant_id, invoice_id),
 	FOREIGN KEY (tenant_id, period) REFERENCES accounting.period,
 	CONSTRAINT one_invoice_per_source UNIQUE (tenant_id, source_type, source_id)
@@ -44,6 +45,8 @@ CREATE INDEX invoice_to_process ON accounting.invoice (tenant_id, invoice_id)
 	WHERE status = 'ISSUED';
 CREATE INDEX invoice_period ON accounting.invoice (tenant_id, period);
 COMMENT ON TABLE accounting.invoice IS 'one per sale or purchase of a locked deal';
+COMMENT ON COLUMN accounting.invoice.traceparent IS
+	'of the deal''s locking; the invoice is processed in the same trace';
 
 ALTER TABLE accounting.period ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE accounting.invoice ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
@@ -67,16 +70,29 @@ END
 $$;
 COMMENT ON FUNCTION accounting.open_period(text) IS 'open a month for invoices';
 
-/* tell(invoice, event_name): both events of an invoice have its whole state. */
+/* tell(invoice, event_name): both events of an invoice have its whole state, and its trace. */
 CREATE FUNCTION accounting.tell(invoice accounting.invoice, event_name text) RETURNS void
 LANGUAGE sql AS $$
 	SELECT acme_outbox.publish('acme.accounting', event_name, invoice.invoice_id, event_name,
 		jsonb_build_object('tenantId', invoice.tenant_id, 'invoiceId', invoice.invoice_id,
 						   'dealId', invoice.deal_id, 'sourceType', invoice.source_type,
 						   'sourceId', invoice.source_id, 'amount', invoice.amount,
-						   'currency', invoice.currency, 'period', invoice.period))
+						   'currency', invoice.currency, 'period', invoice.period),
+		traceparent => invoice.traceparent)
 $$;
 COMMENT ON FUNCTION accounting.tell(accounting.invoice, text) IS 'publish an event of an invoice';
+
+/* sources_of(deal) returns (type, id, amount): what a locked deal is to be invoiced for. */
+CREATE FUNCTION accounting.sources_of(deal jsonb)
+RETURNS TABLE (type text, id text, amount numeric)
+LANGUAGE sql IMMUTABLE AS $$
+	SELECT s."sourceType", s."sourceId", s.amount
+	FROM jsonb_to_recordset(deal -> 'sources')
+		AS s ("sourceType" text, "sourceId" text, amount numeric)
+	ORDER BY s."sourceId"
+$$;
+COMMENT ON FUNCTION accounting.sources_of(jsonb) IS
+	'what a locked deal is to be invoiced for, from its event';
 
 /*
  * on_trading_event(message) returns void
@@ -84,7 +100,7 @@ COMMENT ON FUNCTION accounting.tell(accounting.invoice, text) IS 'publish an eve
  *	 Handler of accounting.trading.  Both versions of trading.deal.locked say what to
  *	 invoice; so does neither's routing key matter, nor its schema version.
  *	 No open period: parked, to be replayed when there is one.
- *	 Safe to repeat: a source has one invoice, also under another event id.
+ *	 Safe to repeat, in whatever period: a source has one invoice, also under another event id.
  */
 CREATE FUNCTION accounting.on_trading_event(message jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -95,6 +111,12 @@ DECLARE
 	invoice accounting.invoice;
 BEGIN
 	PERFORM acme_outbox.context(deal ->> 'tenantId');
+	IF NOT EXISTS (
+			SELECT FROM accounting.sources_of(deal) s WHERE NOT EXISTS (
+				SELECT FROM accounting.invoice i WHERE i.tenant_id = acme_outbox.tenant()
+					AND (i.source_type, i.source_id) = (s.type, s.id))) THEN
+		RETURN;
+	END IF;
 	SELECT p.period INTO booked FROM accounting.period p
 		WHERE p.tenant_id = acme_outbox.tenant() AND p.status = 'OPEN'
 		FOR SHARE;		-- not closed before this invoice counts
@@ -102,12 +124,7 @@ BEGIN
 		PERFORM acme_outbox.park('INVALID_STATE', 'period', 'none is open');
 		RETURN;
 	END IF;
-	FOR source IN
-		SELECT s."sourceType" AS type, s."sourceId" AS id, s.amount
-		FROM jsonb_to_recordset(deal -> 'sources')
-			AS s ("sourceType" text, "sourceId" text, amount numeric)
-		ORDER BY s."sourceId"
-	LOOP
+	FOR source IN SELECT * FROM accounting.sources_of(deal) LOOP
 		INSERT INTO accounting.invoice
 				(invoice_id, deal_id, source_type, source_id, amount, currency, period, changed_at)
 			VALUES ('inv-' || source.id, deal ->> 'dealId', source.type, source.id,

@@ -22,7 +22,7 @@ INSERT INTO notification.setting VALUES (true, 'https://app.acme.example/join?to
 
 CREATE TABLE notification.delivery (
 	tenant_id       text NOT NULL DEFAULT acme_outbox.tenant(),
-	delivery_id     uuid NOT NULL DEFAULT gen_random_uuid(),
+	delivery_id     uuid NOT NULL,
 	source_event_id text NOT NULL,
 	template        text NOT NULL,
 	recipient       text NOT NULL,
@@ -39,6 +39,17 @@ ALTER TABLE notification.delivery ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SEC
 CREATE POLICY tenant ON notification.delivery USING (acme_outbox.tenant_visible(tenant_id));
 
 /*
+ * delivery_id(source_event_id, template) returns uuid
+ *
+ *	 The same for the same event whenever it is handled, so that a replay in a restored
+ *	 database makes the delivery that a job on its way is about.
+ */
+CREATE FUNCTION notification.delivery_id(source_event_id text, template text) RETURNS uuid
+LANGUAGE sql IMMUTABLE AS $$ SELECT md5(source_event_id || ' ' || template)::uuid $$;
+COMMENT ON FUNCTION notification.delivery_id(text, text) IS
+	'id of the mail that an event asks for';
+
+/*
  * on_platform_event(message) returns void
  *
  *	 Handler of notification.platform.
@@ -48,14 +59,15 @@ CREATE FUNCTION notification.on_platform_event(message jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
 	invited  jsonb := message #> '{body,payload}';
+	source   text := message #>> '{header,eventId}';
 	link     text;
 	delivery notification.delivery;
 BEGIN
 	PERFORM acme_outbox.context(invited ->> 'tenantId');
 	SELECT s.link_base || (invited ->> 'token') INTO STRICT link FROM notification.setting s;
-	INSERT INTO notification.delivery (source_event_id, template, recipient, link_hash)
-		VALUES (message #>> '{header,eventId}', 'invitation', invited ->> 'email',
-				sha256(convert_to(link, 'UTF8')))
+	INSERT INTO notification.delivery (delivery_id, source_event_id, template, recipient, link_hash)
+		VALUES (notification.delivery_id(source, 'invitation'), source, 'invitation',
+				invited ->> 'email', sha256(convert_to(link, 'UTF8')))
 		ON CONFLICT DO NOTHING
 		RETURNING * INTO delivery;
 	IF NOT FOUND THEN

@@ -26,7 +26,12 @@ CREATE INDEX audit_entry_trace ON audit.audit_entry (trace_id, happened_at);
 COMMENT ON TABLE audit.audit_entry IS 'every message of the platform; append-only';
 COMMENT ON COLUMN audit.audit_entry.new_state IS 'the message''s audit copy: redacted';
 
-/* on_event(message) returns void: handler of audit.feed. */
+/*
+ * on_event(message) returns void
+ *
+ *	 Handler of audit.feed.
+ *	 Safe to repeat: what the inbox has forgotten is known by its event id.
+ */
 CREATE FUNCTION audit.on_event(message jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -36,7 +41,8 @@ BEGIN
 				message #>> '{header,eventId}', message #>> '{body,eventName}',
 				message #>> '{header,origin}', message #>> '{body,aggregate}',
 				message #>> '{body,payload,tenantId}', message #>> '{header,traceId}',
-				acme_outbox.message() ->> 'routing_key', message);
+				acme_outbox.message() ->> 'routing_key', message)
+		ON CONFLICT ON CONSTRAINT audit_entry_event_id_key DO NOTHING;
 END
 $$;
 COMMENT ON FUNCTION audit.on_event(jsonb) IS 'handler: keep an audit copy';

@@ -71,6 +71,11 @@ CREATE VIEW operation.books AS
 		('stock', 'units sold; units reserved',
 			(SELECT coalesce(sum(l.quantity), 0) FROM trading.sale_line l),
 			(SELECT coalesce(sum(p.reserved), 0) FROM inventory.stock_position p)),
+		('stock', 'stock held for nobody: sagas open, and holds; none',
+			(SELECT count(*) FROM trading.sale_saga s WHERE s.state IN ('REQUESTED', 'RESERVED'))
+			+ (SELECT count(*) FROM inventory.stock_hold h WHERE h.state = 'HELD' AND NOT EXISTS (
+				SELECT FROM trading.sale_saga s
+				WHERE s.sale_id = h.sale_id AND s.state = 'COMPLETED')), 0),
 		('money', 'purchases and sales of locked deals; invoices processed',
 			(SELECT count(*) FROM trading.source s WHERE s.status <> 'DRAFT'),
 			(SELECT count(*) FROM accounting.invoice i WHERE i.status = 'PROCESSED')),
