@@ -13,8 +13,8 @@
  * steps the worker holds no lock and no snapshot.  Each step first looks whether
  * the extension is still there; without it the worker leaves.
  *
- * It runs as the bootstrap superuser with search_path pg_catalog, and touches
- * nothing but the extension's own tables.
+ * It runs as the bootstrap superuser with search_path pg_catalog, and touches the
+ * extension's own tables; those of services' inboxes only as their owner (inbox_rights.c).
  */
 #include "acme_outbox.h"
 

@@ -1,6 +1,6 @@
 # The README's blocks run as printed, in order, against a PostgreSQL and a RabbitMQ, and print
-# what the README says; so do those of docs/publish.md, bridge.md and operations.md after it.
-# The texts in docs/troubleshooting.md are those of the code.
+# what the README says; so do those of docs/publish.md, bridge.md, operations.md and
+# administration.md after it. The texts in docs/troubleshooting.md are those of the code.
 use strict;
 use warnings;
 
@@ -226,8 +226,8 @@ stop_background();
 
 # The operator's pages run in the same database, and end it all.
 
-run_doc('bridge');
-(undef, my @last) = run_doc('operations');
+run_doc($_) for qw(bridge operations);
+(undef, my @last) = run_doc('administration');
 is( join(' ', map { $_->[0] }
 		Page->read_page("$stage/docs/publish.md")->table('parameter | type | limit')),
 	$node->safe_psql($db, <<'SQL'), 'publish.md: the parameters of publish');
