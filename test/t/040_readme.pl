@@ -1,6 +1,7 @@
 # The README's blocks run as printed, in order, against a PostgreSQL and a RabbitMQ, and print
 # what the README says; so do those of docs/publish.md, bridge.md, operations.md and
-# administration.md after it. The texts in docs/troubleshooting.md are those of the code.
+# administration.md after it. docs/troubleshooting.md has texts of the code and no others, and
+# all of the bridge's warnings and errors.
 use strict;
 use warnings;
 
@@ -265,6 +266,24 @@ for my $entry (@texts)
 	next if $comment eq 'text of PostgreSQL';
 	ok($code =~ pattern_of($text, '%[-.0-9]*l*[a-zA-Z]'), "in the code: $text");
 }
+
+# And the other way: whatever the bridge warns of or fails with is explained.
+my $troubleshooting = slurp_file("$stage/docs/troubleshooting.md");
+my $n_lines = 0;
+for my $file (glob "$stage/bridge/*.c")
+{
+	my $source = slurp_file($file) =~ s/"\s*\n\s*"//gr;
+	for my $call ($source =~ /\blog_(?:warn|error)\((.*?)(?:LOG_|\);)/gs)
+	{
+		for my $line ($call =~ /"([^"]+)"/g)
+		{
+			my $said = $line =~ s/^impossible state change of \K.*/.../r;
+			ok(index($troubleshooting, $said) >= 0, "troubleshooting.md has: $said");
+			$n_lines++;
+		}
+	}
+}
+cmp_ok($n_lines, '>', 50, 'and these are its warnings and errors');
 
 my $publish = q{acme_outbox.publish('shop.orders', 'order.paid', '1'};
 my %sql_of = (
