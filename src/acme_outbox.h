@@ -22,6 +22,12 @@
 #define MAX_SHORT_STRING 255
 #define MAX_HEADER_DEPTH 32
 
+/* objsubids of our entries in the lock table; 1 and 2 are the advisory lock functions' */
+#define LOCK_OF_ORIGIN 3
+#define LOCK_OF_IDEMPOTENCY_KEY 4
+#define LOCK_OF_PROJECTED_KEY 5
+#define LOCK_OF_KEY_BUCKET 6
+
 /* bits of lanes_done: where an entry has arrived */
 #define LANE_BUSINESS 1
 #define LANE_AUDIT 2

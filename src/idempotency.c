@@ -38,9 +38,6 @@ PG_FUNCTION_INFO_V1(acme_outbox_idempotency_complete);
 PG_FUNCTION_INFO_V1(acme_outbox_idempotency_complete_text);
 PG_FUNCTION_INFO_V1(acme_outbox_idempotency_abandon);
 
-/* objsubid of our lock tags; 1 and 2 are the advisory lock functions', 3 claim's */
-#define KEY_LOCK_SUBID 4
-
 #define HTTP_CONFLICT 409
 
 /* executions that one transaction can complete without naming them */
@@ -84,7 +81,7 @@ static void
 set_key_tag(LOCKTAG *tag, uint64 hash)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash,
-						 KEY_LOCK_SUBID);
+						 LOCK_OF_IDEMPOTENCY_KEY);
 }
 
 /* The stored response is {"status": ..., "body": ...}, without body where it is NULL. */

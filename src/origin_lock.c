@@ -19,9 +19,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
-/* objsubid of our lock tags; 1 and 2 are the advisory lock functions' */
-#define ORIGIN_LOCK_SUBID 3
-
 static KeptPlan origin_plan = {
 	"SELECT origin_no FROM acme_outbox.outbox_origin WHERE origin = $1",
 	1, {TEXTOID}
@@ -47,7 +44,7 @@ origin_tag(const char *origin, LOCKTAG *tag)
 	number = DatumGetInt32(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
 										 1, &isnull));
 	relation = get_relname_relid("outbox_origin", get_namespace_oid(ACME_OUTBOX_SCHEMA, false));
-	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, relation, (uint32) number, ORIGIN_LOCK_SUBID);
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, relation, (uint32) number, LOCK_OF_ORIGIN);
 	return true;
 }
 

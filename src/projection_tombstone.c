@@ -43,10 +43,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-/* objsubids of our lock tags, beside those of claim.c and idempotency.c */
-#define KEY_LOCK_SUBID 5
-#define BUCKET_LOCK_SUBID 6
-
 #define KEY_LOCKS 256
 #define KEY_BUCKETS 1024
 
@@ -108,7 +104,7 @@ projection_lock_key(Oid target, const ProjectionKey *key, bool deleting)
 	transaction = MyProc->lxid;
 
 	SET_LOCKTAG_ADVISORY(bucket, MyDatabaseId, target, (uint32) (hash % KEY_BUCKETS),
-						 BUCKET_LOCK_SUBID);
+						 LOCK_OF_KEY_BUCKET);
 	if (taken >= KEY_LOCKS)
 	{
 		(void) LockAcquire(&bucket, deleting ? ExclusiveLock : ShareLock, false, false);
@@ -116,7 +112,7 @@ projection_lock_key(Oid target, const ProjectionKey *key, bool deleting)
 	}
 	taken++;
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash,
-						 KEY_LOCK_SUBID);
+						 LOCK_OF_PROJECTED_KEY);
 	(void) LockAcquire(&bucket, deleting ? RowExclusiveLock : RowShareLock, false, false);
 	(void) LockAcquire(&tag, deleting ? ExclusiveLock : ShareLock, false, false);
 }
