@@ -15,6 +15,7 @@
 #include "compat.h"
 #include "envelope.h"
 #include "guc.h"
+#include "random_bytes.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
 
@@ -106,10 +107,7 @@ envelope_new_event_id(pg_uuid_t *id, TimestampTz now)
 	uint64		ms = unix_us / 1000;
 	uint32		fraction = (uint32) (unix_us % 1000) * 4096 / 1000;
 
-	if (!pg_strong_random(id->data + 8, 8))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
+	random_bytes(id->data + 8, 8);
 	for (int i = 0; i < 6; i++)
 		id->data[i] = (unsigned char) (ms >> (8 * (5 - i)));
 	id->data[6] = (unsigned char) (0x70 | (fraction >> 8));

@@ -17,6 +17,7 @@
 #include "entries.h"
 #include "handout.h"
 #include "plans.h"
+#include "random_bytes.h"
 #include "redaction.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -61,10 +62,7 @@ new_claim_id(void)
 {
 	int64		id;
 
-	if (!pg_strong_random(&id, sizeof(id)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
+	random_bytes(&id, sizeof(id));
 	return (id & PG_INT64_MAX) | 1;
 }
 

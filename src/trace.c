@@ -18,6 +18,7 @@
 #include "context.h"
 #include "guc.h"
 #include "message.h"
+#include "random_bytes.h"
 #include "trace.h"
 
 static bool
@@ -59,10 +60,7 @@ random_hex(char *out, int digits)
 	static const char hex[] = "0123456789abcdef";
 	unsigned char bytes[TRACE_ID_LEN / 2];
 
-	if (!pg_strong_random(bytes, digits / 2))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
+	random_bytes(bytes, digits / 2);
 	for (int i = 0; i < digits / 2; i++)
 	{
 		out[2 * i] = hex[bytes[i] >> 4];

@@ -37,6 +37,25 @@ SELECT count(acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{}'));
 SELECT region FROM acme_outbox.outbox_entry WHERE origin = 'insert' AND routing_key = 'k';
 ROLLBACK TO own;
 
+-- a default of a column that publish does not give: one value, then a text, then a function
+ALTER TABLE acme_outbox.outbox_entry ALTER COLUMN attempts SET DEFAULT 3;
+SELECT count(acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{}'));
+ALTER TABLE acme_outbox.outbox_entry ALTER COLUMN last_error SET DEFAULT 'none yet';
+SELECT count(acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{}'));
+ALTER TABLE acme_outbox.outbox_entry ALTER COLUMN holds SET DEFAULT floor(3 + random());
+SELECT count(acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{}'));
+SELECT status, attempts, holds, last_error FROM acme_outbox.outbox_entry
+	WHERE origin = 'insert' AND routing_key = 'k' ORDER BY id;
+ALTER TABLE acme_outbox.outbox_entry ALTER COLUMN last_error DROP DEFAULT, ALTER COLUMN holds DROP DEFAULT;
+\set VERBOSITY terse
+SELECT acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{}');
+\set VERBOSITY default
+ROLLBACK TO own;
+SELECT count(acme_outbox.publish('orders', 'k', 'A', 'OrderPlaced', '{}'));
+SELECT status, attempts, holds, last_error FROM acme_outbox.outbox_entry
+	WHERE origin = 'insert' AND routing_key = 'k';
+ROLLBACK TO own;
+
 -- NOT NULL where the extension has none
 SET CONSTRAINTS ALL IMMEDIATE;
 UPDATE acme_outbox.outbox_entry SET tenant_id = '' WHERE tenant_id IS NULL;
@@ -70,6 +89,19 @@ SELECT count(acme_outbox.publish('orders', 'indexed', 'A', 'OrderPlaced', '{}'))
 SET LOCAL enable_seqscan = off;
 SELECT routing_key FROM acme_outbox.outbox_entry
 	WHERE upper(topic) = 'ORDERS' AND event_name = 'OrderPlaced' AND routing_key = 'indexed';
+ROLLBACK TO own;
+
+-- indexes of one's own for rows with a tenant, in two ways, and for rows without
+CREATE INDEX mine_tenants ON acme_outbox.outbox_entry (topic) WHERE tenant_id IS NOT NULL AND topic = 'parts';
+CREATE INDEX mine_x ON acme_outbox.outbox_entry (topic, id) WHERE tenant_id = 'x';
+CREATE INDEX mine_others ON acme_outbox.outbox_entry (topic) WHERE tenant_id IS NULL;
+SELECT count(acme_outbox.publish('parts', 'k', 'A', 'OrderPlaced', '{}', tenant_id => t))
+	FROM (VALUES ('x'), (NULL), ('y'), (NULL), (NULL), ('x')) v (t);
+SET LOCAL enable_seqscan = off;
+SET LOCAL enable_bitmapscan = off;
+SELECT count(*) FROM acme_outbox.outbox_entry WHERE topic = 'parts' AND tenant_id IS NOT NULL;
+SELECT count(*) FROM acme_outbox.outbox_entry WHERE topic = 'parts' AND tenant_id = 'x';
+SELECT count(*) FROM acme_outbox.outbox_entry WHERE topic = 'parts' AND tenant_id IS NULL;
 ROLLBACK TO own;
 
 -- a unique index of one's own says no, and nothing is half stored
