@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "amqp_text.h"
 #include "connection.h"
 
 #define CHANNEL			1
@@ -48,15 +49,11 @@ on_unblocked(void *owner, msec_t blocked_for)
 static void
 handle_channel_close(struct asking *a, const amqp_channel_close_t *close)
 {
-	amqp_channel_close_ok_t close_ok = {0};
-
 	a->channel_open = false;
 	a->answered = true;
 	a->code = close->reply_code;
-	snprintf(a->text, sizeof(a->text), "%.*s", (int) close->reply_text.len,
-			 (const char *) close->reply_text.bytes);
-	broker_send_method(&a->broker, CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD,
-					   &close_ok);
+	bytes_to_text(a->text, sizeof(a->text), close->reply_text);
+	broker_answer_close(&a->broker, CHANNEL);
 }
 
 /* Is it one of the answers that say yes? */
@@ -122,10 +119,8 @@ connect_broker(struct asking *a)
 static void
 open_channel(struct asking *a)
 {
-	amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
-
 	if (!a->channel_open)
-		broker_send_method(&a->broker, CHANNEL, AMQP_CHANNEL_OPEN_METHOD, &open);
+		broker_open_channel(&a->broker, CHANNEL);
 	a->channel_open = true;
 	a->answered = false;
 }

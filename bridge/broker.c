@@ -9,7 +9,7 @@
  *			 -> OPENING -> READY <-> BLOCKED
  *		 READY -> CLOSING -> DOWN
  *
- * changed only in set_state(). Each step before READY has the connect timeout;
+ * changed only in broker_set_state(). Each step before READY has the connect timeout;
  * TCP and TLS share one.
  *
  * The hosts of the URI, and each address of each, are tried one after the
@@ -25,7 +25,7 @@
  * relay's lease has expired. A process stopped for a minute and continued
  * finds this out before its first send, and drops the connection.
  */
-#include "broker.h"
+#include "broker_internal.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -38,11 +38,7 @@
 #define READ_CHUNK		65536
 #define READS_PER_TURN	8
 #define POOL_PAGE		8192
-#define TEXT_MAX		256
 #define TLS_ALERT		0x15	/* the first byte of such a record */
-
-/* Which of a process's connections; the broker shows them under the same name. */
-#define LOG_CONNECTION(b)	LOG_TEXT("connection", (b)->settings.connection_name)
 
 static const uint8_t PROTOCOL_HEADER[8] = {'A', 'M', 'Q', 'P', 0, 0, 9, 1};
 
@@ -51,26 +47,9 @@ static const char *const state_names[] = {
 	"ready", "blocked", "closing"
 };
 
-static amqp_bytes_t
-bytes_of(const char *text)
-{
-	return (amqp_bytes_t){strlen(text), (void *) text};
-}
-
-/* The broker's text as a C string, cut to the capacity. */
-static void
-copy_bytes(char *to, size_t capacity, amqp_bytes_t from)
-{
-	size_t		length = from.len < capacity - 1 ? from.len : capacity - 1;
-
-	if (length > 0)
-		memcpy(to, from.bytes, length);
-	to[length] = '\0';
-}
-
 /* The only place where the state changes; nonsense ends the process. */
-static void
-set_state(struct broker *b, enum broker_state state)
+void
+broker_set_state(struct broker *b, enum broker_state state)
 {
 	enum broker_state from = b->state;
 	bool		allowed = false;
@@ -120,8 +99,8 @@ set_state(struct broker *b, enum broker_state state)
 	b->state = state;
 }
 
-static const struct broker_host *
-current_host(const struct broker *b)
+const struct broker_host *
+broker_current_host(const struct broker *b)
 {
 	return &b->settings.uri.hosts[b->host];
 }
@@ -297,7 +276,7 @@ broker_log_refusal(const struct broker *b, const char *reason, bool starting)
 void
 broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 {
-	const struct broker_host *host = current_host(b);
+	const struct broker_host *host = broker_current_host(b);
 	bool		was_open = b->state >= BROKER_READY;
 	msec_t		now = clock_now();
 
@@ -308,14 +287,14 @@ broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 		backoff_reset(&b->backoff);
 	/* close_notify only where nothing that was written may be held back */
 	release_link(b, b->state == BROKER_CLOSING);
-	set_state(b, BROKER_DOWN);
+	broker_set_state(b, BROKER_DOWN);
 	if (!was_open && b->wants_connection && next_candidate(b))
 	{
 		log_info("broker not reachable there, trying the next address",
 				 LOG_TEXT("reason", b->problem), LOG_TEXT("host", host->name),
 				 LOG_NUM("port", atoi(host->port)),
-				 LOG_TEXT("next_host", current_host(b)->name),
-				 LOG_NUM("next_port", atoi(current_host(b)->port)),
+				 LOG_TEXT("next_host", broker_current_host(b)->name),
+				 LOG_NUM("next_port", atoi(broker_current_host(b)->port)),
 				 LOG_CONNECTION(b));
 		b->retry_at = now;
 		return;
@@ -330,9 +309,9 @@ broker_drop(struct broker *b, int code, const char *reason, const char *detail)
 static void
 begin_resolving(struct broker *b, msec_t now)
 {
-	const struct broker_host *host = current_host(b);
+	const struct broker_host *host = broker_current_host(b);
 
-	set_state(b, BROKER_RESOLVING);
+	broker_set_state(b, BROKER_RESOLVING);
 	b->deadline = now + b->settings.connect_timeout;
 	b->resolver = resolver_start(host->name, host->port);
 	if (b->resolver == NULL)
@@ -343,7 +322,7 @@ begin_resolving(struct broker *b, msec_t now)
 static void
 begin_connecting(struct broker *b, msec_t now)
 {
-	set_state(b, BROKER_CONNECTING);
+	broker_set_state(b, BROKER_CONNECTING);
 	b->deadline = now + b->settings.connect_timeout;
 	if (!transport_connect(&b->transport, b->address))
 		broker_drop(b, 0, "cannot connect", strerror(errno));
@@ -377,7 +356,7 @@ finish_resolving(struct broker *b, msec_t now)
 static void
 begin_starting(struct broker *b, msec_t now)
 {
-	set_state(b, BROKER_STARTING);
+	broker_set_state(b, BROKER_STARTING);
 	b->deadline = now + b->settings.connect_timeout;
 	b->last_input = b->last_output = now;
 	b->frame_max = FRAME_MAX;
@@ -408,17 +387,15 @@ finish_connecting(struct broker *b, msec_t now)
 		begin_starting(b, now);
 	else
 	{
-		set_state(b, BROKER_SECURING);
+		broker_set_state(b, BROKER_SECURING);
 		if (transport_secure(&b->transport, &b->settings.tls,
-							 current_host(b)->name))
+							 broker_current_host(b)->name))
 			continue_securing(b, now);
 		else
 			broker_drop(b, BROKER_NO_TLS, "TLS cannot be set up",
 						b->transport.error);
 	}
 }
-
-/* ---- handshake ---- */
 
 void
 broker_send_method(struct broker *b, uint16_t channel, amqp_method_number_t id,
@@ -428,178 +405,33 @@ broker_send_method(struct broker *b, uint16_t channel, amqp_method_number_t id,
 		abort();				/* ours are constant but for checked names */
 }
 
-static amqp_table_entry_t
-text_entry(const char *key, const char *text)
-{
-	amqp_table_entry_t entry = {.key = bytes_of(key)};
+/* ---- channels ---- */
 
-	entry.value.kind = AMQP_FIELD_KIND_UTF8;
-	entry.value.value.bytes = bytes_of(text);
-	return entry;
+void
+broker_open_channel(struct broker *b, uint16_t channel)
+{
+	amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
+
+	broker_send_method(b, channel, AMQP_CHANNEL_OPEN_METHOD, &open);
 }
 
-static amqp_table_entry_t
-true_entry(const char *key)
+/* A channel that answers with confirms. */
+void
+broker_open_confirms(struct broker *b, uint16_t channel)
 {
-	amqp_table_entry_t entry = {.key = bytes_of(key)};
+	amqp_confirm_select_t select = {0};
 
-	entry.value.kind = AMQP_FIELD_KIND_BOOLEAN;
-	entry.value.value.boolean = 1;
-	return entry;
+	broker_open_channel(b, channel);
+	broker_send_method(b, channel, AMQP_CONFIRM_SELECT_METHOD, &select);
 }
 
-/* RabbitMQ tells about a blocked connection only to who asks for it. */
-static void
-send_start_ok(struct broker *b, const char *mechanism, amqp_bytes_t response)
+/* To a channel.close; then the number may be opened again. */
+void
+broker_answer_close(struct broker *b, uint16_t channel)
 {
-	amqp_table_entry_t capabilities[] = {
-		true_entry("connection.blocked"),
-		true_entry("consumer_cancel_notify"),
-		true_entry("basic.nack"),
-		true_entry("publisher_confirms"),
-		true_entry("authentication_failure_close"),
-	};
-	amqp_table_entry_t properties[] = {
-		text_entry("product", "acme-outbox-bridge"),
-		text_entry("version", b->settings.version),
-		text_entry("connection_name", b->settings.connection_name),
-		{.key = bytes_of("capabilities")},
-	};
-	amqp_connection_start_ok_t start_ok = {
-		.client_properties = {4, properties},
-		.mechanism = bytes_of(mechanism),
-		.response = response,
-		.locale = bytes_of("en_US"),
-	};
+	amqp_channel_close_ok_t close_ok = {0};
 
-	properties[3].value.kind = AMQP_FIELD_KIND_TABLE;
-	properties[3].value.value.table = (amqp_table_t){5, capabilities};
-	broker_send_method(b, 0, AMQP_CONNECTION_START_OK_METHOD, &start_ok);
-}
-
-static void
-send_plain_login(struct broker *b)
-{
-	const struct broker_uri *uri = &b->settings.uri;
-	char		response[URI_PART_MAX + URI_SECRET_MAX + 2];
-	size_t		user = strlen(uri->user),
-				password = strlen(uri->password);
-
-	response[0] = response[user + 1] = '\0';
-	memcpy(response + 1, uri->user, user);
-	memcpy(response + user + 2, uri->password, password);
-	send_start_ok(b, "PLAIN", (amqp_bytes_t){user + password + 2, response});
-	explicit_bzero(response, sizeof(response));
-}
-
-/* Is the word in the list that spaces separate? */
-static bool
-has_mechanism(amqp_bytes_t list, const char *word)
-{
-	char		text[TEXT_MAX + 2] = " ";
-	char		wanted[32];
-
-	copy_bytes(text + 1, TEXT_MAX, list);
-	strcat(text, " ");
-	snprintf(wanted, sizeof(wanted), " %s ", word);
-	return strstr(text, wanted) != NULL;
-}
-
-/* For the report: version, and whether it tells about being blocked. */
-static void
-note_server(struct broker *b, const amqp_table_t *properties)
-{
-	for (int i = 0; i < properties->num_entries; i++)
-	{
-		const amqp_table_entry_t *e = &properties->entries[i];
-
-		if (e->value.kind == AMQP_FIELD_KIND_UTF8 && e->key.len == 7 &&
-			memcmp(e->key.bytes, "version", 7) == 0)
-			copy_bytes(b->server_version, sizeof(b->server_version),
-					   e->value.value.bytes);
-		else if (e->value.kind == AMQP_FIELD_KIND_TABLE && e->key.len == 12 &&
-				 memcmp(e->key.bytes, "capabilities", 12) == 0)
-			note_server(b, &e->value.value.table);
-		else if (e->value.kind == AMQP_FIELD_KIND_BOOLEAN && e->key.len == 18 &&
-				 memcmp(e->key.bytes, "connection.blocked", 18) == 0)
-			b->server_tells_blocked = e->value.value.boolean;
-	}
-}
-
-static void
-handle_start(struct broker *b, const amqp_connection_start_t *start)
-{
-	bool		external = b->settings.uri.auth == AUTH_EXTERNAL;
-
-	b->server_version[0] = '\0';
-	b->server_tells_blocked = false;
-	note_server(b, &start->server_properties);
-	if (!has_mechanism(start->mechanisms, external ? "EXTERNAL" : "PLAIN"))
-	{
-		broker_drop(b, AMQP_ACCESS_REFUSED, "login not possible", external ?
-					"the broker does not offer EXTERNAL: enable "
-					"rabbitmq_auth_mechanism_ssl there" :
-					"the broker does not offer PLAIN login");
-		return;
-	}
-	if (external)
-		send_start_ok(b, "EXTERNAL", amqp_empty_bytes);
-	else
-		send_plain_login(b);
-	set_state(b, BROKER_TUNING);
-}
-
-/* The lower of the two wishes; zero is no wish. */
-static uint32_t
-agree(uint32_t ours, uint32_t theirs)
-{
-	if (ours == 0 || theirs == 0)
-		return ours > theirs ? ours : theirs;
-	return ours < theirs ? ours : theirs;
-}
-
-static void
-handle_tune(struct broker *b, const amqp_connection_tune_t *tune)
-{
-	uint32_t	seconds = (uint32_t) ((b->settings.heartbeat + 999) / 1000);
-	amqp_connection_tune_ok_t tune_ok = {
-		.channel_max = (uint16_t) agree(2047, tune->channel_max),
-		.frame_max = agree(FRAME_MAX, tune->frame_max),
-		.heartbeat = (uint16_t) agree(seconds, tune->heartbeat),
-	};
-	amqp_connection_open_t open = {
-		.virtual_host = bytes_of(b->settings.uri.vhost),
-	};
-
-	if (tune_ok.frame_max < FRAME_MAX_MIN)
-	{
-		broker_drop(b, 0, "the broker's frame size is below 4096", "");
-		return;
-	}
-	b->frame_max = tune_ok.frame_max;
-	b->heartbeat = (msec_t) tune_ok.heartbeat * 1000;
-	broker_send_method(b, 0, AMQP_CONNECTION_TUNE_OK_METHOD, &tune_ok);
-	broker_send_method(b, 0, AMQP_CONNECTION_OPEN_METHOD, &open);
-	set_state(b, BROKER_OPENING);
-}
-
-static void
-handle_open_ok(struct broker *b, msec_t now)
-{
-	struct tls_facts tls;
-
-	set_state(b, BROKER_READY);
-	b->deadline = CLOCK_NEVER;
-	b->ready_since = now;
-	b->good_host = b->host;
-	tls_read_facts(b->transport.ssl, &tls);
-	log_info("broker ready", LOG_TEXT("host", current_host(b)->name),
-			 LOG_NUM("port", atoi(current_host(b)->port)),
-			 LOG_TEXT("vhost", b->settings.uri.vhost),
-			 LOG_TEXT("tls", b->transport.ssl ? tls.protocol : "off"),
-			 LOG_NUM("frame_max", b->frame_max),
-			 LOG_NUM("heartbeat_ms", b->heartbeat), LOG_CONNECTION(b));
-	b->events.up(b->events.owner);
+	broker_send_method(b, channel, AMQP_CHANNEL_CLOSE_OK_METHOD, &close_ok);
 }
 
 /* ---- connection-level methods ---- */
@@ -608,12 +440,12 @@ static void
 handle_blocked(struct broker *b, const amqp_connection_blocked_t *blocked,
 			   msec_t now)
 {
-	char		reason[TEXT_MAX];
+	char		reason[BROKER_TEXT_MAX];
 
 	if (b->state != BROKER_READY)
 		return;
-	copy_bytes(reason, sizeof(reason), blocked->reason);
-	set_state(b, BROKER_BLOCKED);
+	bytes_to_text(reason, sizeof(reason), blocked->reason);
+	broker_set_state(b, BROKER_BLOCKED);
 	b->blocked_since = now;
 	log_warn("broker blocked publishing", LOG_TEXT("reason", reason),
 			 LOG_CONNECTION(b));
@@ -624,7 +456,7 @@ handle_unblocked(struct broker *b, msec_t now)
 {
 	if (b->state != BROKER_BLOCKED)
 		return;
-	set_state(b, BROKER_READY);
+	broker_set_state(b, BROKER_READY);
 	log_info("broker unblocked publishing",
 			 LOG_NUM("blocked_ms", now - b->blocked_since), LOG_CONNECTION(b));
 	b->events.unblocked(b->events.owner, now - b->blocked_since);
@@ -636,9 +468,9 @@ handle_close(struct broker *b, const amqp_connection_close_t *close)
 {
 	amqp_connection_close_ok_t close_ok = {0};
 	int			code = close->reply_code;
-	char		text[TEXT_MAX];
+	char		text[BROKER_TEXT_MAX];
 
-	copy_bytes(text, sizeof(text), close->reply_text);
+	bytes_to_text(text, sizeof(text), close->reply_text);
 	broker_send_method(b, 0, AMQP_CONNECTION_CLOSE_OK_METHOD, &close_ok);
 	b->guarded = false;
 	broker_flush(b);
@@ -654,12 +486,8 @@ handle_connection_method(struct broker *b, const struct frame *frame,
 
 	if (method == NULL)
 		broker_drop(b, 0, "unexpected or malformed method", "");
-	else if (id == AMQP_CONNECTION_START_METHOD && b->state == BROKER_STARTING)
-		handle_start(b, method);
-	else if (id == AMQP_CONNECTION_TUNE_METHOD && b->state == BROKER_TUNING)
-		handle_tune(b, method);
-	else if (id == AMQP_CONNECTION_OPEN_OK_METHOD && b->state == BROKER_OPENING)
-		handle_open_ok(b, now);
+	else if (broker_login_method(b, id, method, now))
+		return;
 	else if (id == AMQP_CONNECTION_CLOSE_METHOD)
 		handle_close(b, method);
 	else if (id == AMQP_CONNECTION_CLOSE_OK_METHOD && b->state == BROKER_CLOSING)
@@ -901,7 +729,7 @@ broker_close(struct broker *b, msec_t now)
 	if (b->state == BROKER_READY)
 	{
 		broker_send_method(b, 0, AMQP_CONNECTION_CLOSE_METHOD, &close);
-		set_state(b, BROKER_CLOSING);
+		broker_set_state(b, BROKER_CLOSING);
 		b->deadline = now + BROKER_CLOSE_TIMEOUT;
 		broker_flush(b);
 	}

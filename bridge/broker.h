@@ -106,6 +106,9 @@ bool		broker_is_open(const struct broker *b);
 bool		broker_was_ready(const struct broker *b);
 void		broker_send_method(struct broker *b, uint16_t channel,
 							   amqp_method_number_t id, void *method);
+void		broker_open_channel(struct broker *b, uint16_t channel);
+void		broker_open_confirms(struct broker *b, uint16_t channel);
+void		broker_answer_close(struct broker *b, uint16_t channel);
 void		broker_drop(struct broker *b, int code, const char *reason,
 						const char *detail);
 void		broker_close(struct broker *b, msec_t now);

@@ -11,15 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "amqp_text.h"
 #include "asking.h"
 #include "check.h"
 #include "reprocess_names.h"
-
-static amqp_bytes_t
-bytes_of(const char *text)
-{
-	return (amqp_bytes_t){strlen(text), (void *) text};
-}
 
 /* Is the queue there? */
 bool

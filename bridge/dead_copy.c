@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "amqp_frame.h"
+#include "amqp_text.h"
 #include "header_names.h"
 #include "utf8.h"
 
@@ -38,12 +39,6 @@ enum trimming
 	TRIM_HEADERS,
 	TRIMMINGS
 };
-
-static amqp_bytes_t
-bytes_of(const char *text)
-{
-	return (amqp_bytes_t){strlen(text), (void *) text};
-}
 
 static bool
 is_named(const amqp_table_entry_t *entry, const char *name)

@@ -26,6 +26,7 @@
 
 #include <stdio.h>
 
+#include "amqp_text.h"
 #include "crash.h"
 #include "header_names.h"
 #include "log.h"
@@ -73,13 +74,7 @@ forget_channel(struct dead_letter_lane *lane)
 static void
 open_channel(struct dead_letter_lane *lane)
 {
-	amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
-	amqp_confirm_select_t select = {0};
-
-	broker_send_method(&lane->broker, LANE_CHANNEL, AMQP_CHANNEL_OPEN_METHOD,
-					   &open);
-	broker_send_method(&lane->broker, LANE_CHANNEL, AMQP_CONFIRM_SELECT_METHOD,
-					   &select);
+	broker_open_confirms(&lane->broker, LANE_CHANNEL);
 	lane->state = LANE_OPENING;
 	lane->next_tag = 1;
 }
@@ -152,13 +147,10 @@ static void
 handle_close(struct dead_letter_lane *lane, const amqp_channel_close_t *close,
 			 msec_t now)
 {
-	amqp_channel_close_ok_t close_ok = {0};
 	char		text[TEXT_MAX];
 
-	snprintf(text, sizeof(text), "%.*s", (int) close->reply_text.len,
-			 (const char *) close->reply_text.bytes);
-	broker_send_method(&lane->broker, LANE_CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD,
-					   &close_ok);
+	bytes_to_text(text, sizeof(text), close->reply_text);
+	broker_answer_close(&lane->broker, LANE_CHANNEL);
 	forget_channel(lane);
 	fail(lane, text, close->reply_code, now);
 }

@@ -248,7 +248,7 @@ start_thread(int fd)
 	return daemon;
 }
 
-/* text was checked by config.c; NULL: no server. */
+/* text was checked by config_check.c; NULL: no server. */
 bool
 http_start(const char *text)
 {

@@ -3,7 +3,7 @@
  *		acme-outbox-bridge: the command line.
  *
  * One table holds the commands with their help; their options come from
- * config.c's table, their exit statuses from exits.c. Here are the texts around them.
+ * settings.c's table, their exit statuses from exits.c. Here are the texts around them.
  */
 #include <assert.h>
 #include <stdio.h>

@@ -18,6 +18,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "amqp_text.h"
 #include "header_names.h"
 
 #define PERSISTENT		2
@@ -31,12 +32,6 @@ static const char NO_MEMORY[] = "headers need too much memory";
 
 static const char *put_value(struct json_object *json, amqp_pool_t *pool,
 							 int depth, amqp_field_value_t *value);
-
-static amqp_bytes_t
-bytes_of(const char *text)
-{
-	return (amqp_bytes_t){strlen(text), (void *) text};
-}
 
 static const char *
 put_table(struct json_object *json, amqp_pool_t *pool, int depth, int spare,

@@ -39,34 +39,7 @@ rabbit_open_total(const struct rabbit *r)
 	return open;
 }
 
-void
-rabbit_copy_text(char *to, size_t capacity, amqp_bytes_t from)
-{
-	size_t		length = from.len < capacity - 1 ? from.len : capacity - 1;
-
-	if (length > 0)
-		memcpy(to, from.bytes, length);
-	to[length] = '\0';
-}
-
 /* ---- channels ---- */
-
-void
-rabbit_open_channel(struct rabbit *r, uint16_t number)
-{
-	amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
-
-	broker_send_method(&r->broker, number, AMQP_CHANNEL_OPEN_METHOD, &open);
-}
-
-void
-rabbit_answer_close(struct rabbit *r, uint16_t number)
-{
-	amqp_channel_close_ok_t close_ok = {0};
-
-	broker_send_method(&r->broker, number, AMQP_CHANNEL_CLOSE_OK_METHOD,
-					   &close_ok);
-}
 
 static struct channel *
 channel_of(struct rabbit *r, uint16_t number)

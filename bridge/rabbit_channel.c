@@ -145,11 +145,7 @@ handle_confirm(struct channel *c, uint64_t tag, bool multiple, bool nack)
 void
 channel_open(struct channel *c)
 {
-	amqp_confirm_select_t select = {0};
-
-	rabbit_open_channel(c->rabbit, c->number);
-	broker_send_method(&c->rabbit->broker, c->number,
-					   AMQP_CONFIRM_SELECT_METHOD, &select);
+	broker_open_confirms(&c->rabbit->broker, c->number);
 	c->state = CHANNEL_OPENING;
 }
 
@@ -328,11 +324,11 @@ handle_close(struct channel *c, const amqp_channel_close_t *close)
 	if (incident->closes++ == 0)
 		incident->unconfirmed = n;
 	incident->code = close->reply_code;
-	rabbit_copy_text(incident->text, sizeof(incident->text), close->reply_text);
+	bytes_to_text(incident->text, sizeof(incident->text), close->reply_text);
 	log_debug("broker closed the channel", LOG_NUM("code", incident->code),
 			  LOG_TEXT("text", incident->text), LOG_NUM("unconfirmed", n),
 			  LOG_TEXT("lane", lane_name(c->lane)));
-	rabbit_answer_close(c->rabbit, c->number);
+	broker_answer_close(&c->rabbit->broker, c->number);
 	memset(&c->returned, 0, sizeof(c->returned));
 	incident->alone = n == 1;
 	incident->culprit_found = false;
@@ -447,8 +443,8 @@ static void
 begin_return(struct channel *c, const amqp_basic_return_t *method)
 {
 	c->returned = (struct returned){.active = true, .code = method->reply_code};
-	rabbit_copy_text(c->returned.text, sizeof(c->returned.text),
-					 method->reply_text);
+	bytes_to_text(c->returned.text, sizeof(c->returned.text),
+				  method->reply_text);
 }
 
 void

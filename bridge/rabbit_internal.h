@@ -2,6 +2,7 @@
 #define ACME_RABBIT_INTERNAL_H
 
 /* What the files rabbit*.c share; everybody else includes rabbit.h. */
+#include "amqp_text.h"
 #include "confirm.h"
 #include "narrow.h"
 #include "rabbit.h"
@@ -77,9 +78,6 @@ struct rabbit
 };
 
 /* rabbit.c */
-void		rabbit_open_channel(struct rabbit *r, uint16_t number);
-void		rabbit_answer_close(struct rabbit *r, uint16_t number);
-void		rabbit_copy_text(char *to, size_t capacity, amqp_bytes_t from);
 uint32_t	rabbit_open_total(const struct rabbit *r);
 
 /* rabbit_channel.c */

@@ -28,7 +28,7 @@ ask(struct rabbit *r, struct topic *topic, msec_t now)
 	};
 
 	if (r->check_channel == CHANNEL_CLOSED)
-		rabbit_open_channel(r, CHECK_CHANNEL);
+		broker_open_channel(&r->broker, CHECK_CHANNEL);
 	broker_send_method(&r->broker, CHECK_CHANNEL, AMQP_EXCHANGE_DECLARE_METHOD,
 					   &declare);
 	r->check_channel = CHANNEL_OPEN;
@@ -71,12 +71,12 @@ handle_close(struct rabbit *r, const amqp_channel_close_t *close, msec_t now)
 	char		text[TEXT_MAX];
 	char		reason[TOPIC_REASON_MAX];
 
-	rabbit_answer_close(r, CHECK_CHANNEL);
+	broker_answer_close(&r->broker, CHECK_CHANNEL);
 	r->check_channel = CHANNEL_CLOSED;
 	r->checking = NULL;
 	if (topic == NULL)
 		return;
-	rabbit_copy_text(text, sizeof(text), close->reply_text);
+	bytes_to_text(text, sizeof(text), close->reply_text);
 	if (close->reply_code == AMQP_NOT_FOUND)
 		snprintf(reason, sizeof(reason), "exchange \"%s\" does not exist",
 				 topic->name.text);

@@ -2,8 +2,7 @@
 #define ACME_REPROCESS_INTERNAL_H
 
 /* What the files of a reprocessing share. */
-#include <string.h>
-
+#include "amqp_text.h"
 #include "broker.h"
 #include "dead_letter.h"
 #include "exits.h"
@@ -102,12 +101,6 @@ struct reprocess
 	char		next_step[REPROCESS_TEXT_MAX];
 	msec_t		started_at;		/* with the first dead letter; or 0 */
 };
-
-static inline amqp_bytes_t
-bytes_of(const char *text)
-{
-	return (amqp_bytes_t){strlen(text), (void *) text};
-}
 
 /* reprocess_connection.c */
 void		reprocess_connect(struct reprocess *r,

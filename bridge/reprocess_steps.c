@@ -105,13 +105,9 @@ reprocess_note_outcome(struct reprocess *r, enum exit_status status,
 static void
 begin_opening(struct reprocess *r)
 {
-	amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
-	amqp_confirm_select_t select = {0};
-
 	r->channel_open = true;
 	r->sent = 0;
-	reprocess_send(r, AMQP_CHANNEL_OPEN_METHOD, &open);
-	reprocess_send(r, AMQP_CONFIRM_SELECT_METHOD, &select);
+	broker_open_confirms(&r->broker, REPROCESS_CHANNEL);
 }
 
 static void
@@ -392,9 +388,7 @@ reprocess_forget_channel(struct reprocess *r)
 static void
 note_channel_closed(struct reprocess *r)
 {
-	amqp_channel_close_ok_t close_ok = {0};
-
-	reprocess_send(r, AMQP_CHANNEL_CLOSE_OK_METHOD, &close_ok);
+	broker_answer_close(&r->broker, REPROCESS_CHANNEL);
 	reprocess_forget_channel(r);
 }
 
@@ -412,8 +406,7 @@ reprocess_channel_closed(struct reprocess *r, const amqp_channel_close_t *close)
 	int			code = close->reply_code;
 	char		text[SHORT_TEXT_MAX];
 
-	snprintf(text, sizeof(text), "%.*s", (int) close->reply_text.len,
-			 (const char *) close->reply_text.bytes);
+	bytes_to_text(text, sizeof(text), close->reply_text);
 	note_channel_closed(r);
 	/* what could not be declared is not ours to remove */
 	if (r->step == STEP_DECLARING)

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "amqp_text.h"
 #include "log.h"
 
 #define TEXT_MAX		256
@@ -76,12 +77,6 @@ set_state(struct subscription *s, enum subscription_state state)
 	s->state = state;
 }
 
-static amqp_bytes_t
-bytes_of(const char *text)
-{
-	return (amqp_bytes_t){strlen(text), (void *) text};
-}
-
 void
 subscription_init(struct subscription *s, struct broker *broker,
 				  const struct subscription_settings *settings,
@@ -125,12 +120,10 @@ send_consume(struct subscription *s, msec_t now)
 static void
 open_channel(struct subscription *s, msec_t now)
 {
-	amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
 	amqp_basic_qos_t qos = {.prefetch_count = (uint16_t) s->settings.prefetch};
 
 	set_state(s, SUBSCRIPTION_OPENING);
-	broker_send_method(s->broker, SUBSCRIPTION_CHANNEL,
-					   AMQP_CHANNEL_OPEN_METHOD, &open);
+	broker_open_channel(s->broker, SUBSCRIPTION_CHANNEL);
 	broker_send_method(s->broker, SUBSCRIPTION_CHANNEL, AMQP_BASIC_QOS_METHOD,
 					   &qos);
 	send_consume(s, now);
@@ -327,13 +320,10 @@ static void
 handle_close(struct subscription *s, const amqp_channel_close_t *close,
 			 msec_t now)
 {
-	amqp_channel_close_ok_t close_ok = {0};
 	char		text[TEXT_MAX];
 
-	snprintf(text, sizeof(text), "%.*s", (int) close->reply_text.len,
-			 (const char *) close->reply_text.bytes);
-	broker_send_method(s->broker, SUBSCRIPTION_CHANNEL,
-					   AMQP_CHANNEL_CLOSE_OK_METHOD, &close_ok);
+	bytes_to_text(text, sizeof(text), close->reply_text);
+	broker_answer_close(s->broker, SUBSCRIPTION_CHANNEL);
 	note_trouble(s, close->reply_code, text, now);
 	subscription_reset(s);
 	s->events.lost(s->events.owner, close->reply_code, text);
