@@ -29,33 +29,30 @@ on_delivered(void *owner, struct delivery *d)
 
 /* The tags are void; what runs is for the inbox alone. */
 static void
-forget_deliveries(struct consume *c, const char *reason)
+forget_deliveries(struct consume *c)
 {
-	if (c->deliveries.count > 0)
-		log_warn("messages forgotten, the broker will deliver them again",
-				 LOG_TEXT("reason", reason),
-				 LOG_NUM("messages", c->deliveries.count),
-				 LOG_NUM("running", c->batch.count));
 	c->batch.forgotten = true;
 	c->batch.count = 0;
 	c->empty_answers = 0;
 	deliveries_clear(&c->deliveries);
 }
 
-static void
+static int
 on_subscription_lost(void *owner, int code, const char *reason)
 {
 	struct consume *c = owner;
+	int			held = c->deliveries.count;
 
-	forget_deliveries(c, "channel closed");
+	forget_deliveries(c);
 	if (code != AMQP_ACCESS_REFUSED || c->subscription.was_active ||
 		c->state != CONSUME_RUNNING)
-		return;
+		return held;
 	log_error("cannot start: the queue may not be read",
 			  LOG_TEXT("queue", config_text(c->config, SET_QUEUE)),
 			  LOG_TEXT("reason", reason),
 			  LOG_TEXT("next_step", "grant the broker's user read on the queue"));
 	consume_give_up(c, EXIT_NOT_PERMITTED, clock_now());
+	return -1;
 }
 
 static void
@@ -84,8 +81,13 @@ on_down(void *owner, int code)
 	(void) code;
 	c->not_ready_since = clock_now();
 	subscription_reset(&c->subscription);
-	if (c->state != CONSUME_CLOSING)
-		forget_deliveries(c, "broker connection lost");
+	if (c->state == CONSUME_CLOSING)
+		return;
+	if (c->deliveries.count > 0)
+		log_warn("messages forgotten, the broker will deliver them again",
+				 LOG_NUM("messages", c->deliveries.count),
+				 LOG_NUM("running", c->batch.count));
+	forget_deliveries(c);
 }
 
 static void

@@ -224,7 +224,7 @@ log_listening(int fd)
 	if (getsockname(fd, (struct sockaddr *) &bound, &length) == 0)
 		getnameinfo((struct sockaddr *) &bound, length, host, sizeof(host), port,
 					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV);
-	log_info("http listening", LOG_TEXT("host", host), LOG_TEXT("port", port));
+	log_info("http listening", LOG_TEXT("host", host), LOG_NUM("port", atoi(port)));
 }
 
 /* The thread inherits the mask: signals stay with the loop. */

@@ -30,6 +30,11 @@ static const struct db_statement statements[STATEMENTS] = {
 	[STATEMENT_RENEW] = {"renew", "SELECT acme_outbox.relay_renew($1, $2)", false},
 	[STATEMENT_RELEASE] = {"release", "SELECT acme_outbox.relay_release($1, $2)",
 	false},
+	/* a convenience, as below */
+	[STATEMENT_HOLDER] = {"lease holder",
+		"SELECT relay, ceil(extract(epoch FROM lease_expires_at - "
+		"clock_timestamp()) * 1000)::bigint FROM acme_outbox.outbox_backlog "
+	"WHERE origin = $1 AND relay_active", true},
 	[STATEMENT_CLAIM] = {"claim", CLAIM_SQL, false},
 	[STATEMENT_CLAIM_FAILED] = {"claim_failed", CLAIM_FAILED_SQL, false},
 	[STATEMENT_SETTLE] = {"settle", SETTLE_SQL, false},
@@ -104,7 +109,9 @@ relay_next_statement(struct relay *r, msec_t now)
 {
 	if (r->db.state != DB_IDLE)
 		return;
-	if (r->state == RELAY_STANDBY && now >= r->acquire_at)
+	if (r->state == RELAY_STANDBY && r->ask_holder)
+		relay_send_holder(r, now);
+	else if (r->state == RELAY_STANDBY && now >= r->acquire_at)
 		relay_send_acquire(r, now);
 	else if (r->state == RELAY_ACTIVE)
 		next_active_statement(r, now);
@@ -183,6 +190,9 @@ on_result(void *owner, int statement, PGresult *result)
 		case STATEMENT_RELEASE:
 			relay_handle_release(r, result, now);
 			break;
+		case STATEMENT_HOLDER:
+			relay_handle_holder(r, result, now);
+			break;
 		case STATEMENT_CLAIM:
 			relay_handle_claim(r, result, now);
 			return;				/* it keeps or clears the result */
@@ -249,7 +259,7 @@ on_db_down(void *owner, enum db_failure failure, const char *reason)
 	}
 	if (r->state != RELAY_OFFLINE)
 		relay_set_state(r, RELAY_OFFLINE);
-	r->standby_logged = false;
+	r->standby_logged = r->ask_holder = false;
 	if (!r->established)
 	{
 		log_error("cannot start: the database is not usable",

@@ -28,6 +28,7 @@ enum relay_statement
 	STATEMENT_ACQUIRE,
 	STATEMENT_RENEW,
 	STATEMENT_RELEASE,
+	STATEMENT_HOLDER,
 	STATEMENT_CLAIM,
 	STATEMENT_CLAIM_FAILED,
 	STATEMENT_SETTLE,
@@ -75,6 +76,7 @@ struct relay
 	bool		notified;		/* since the claim was sent */
 	bool		failed_drained; /* none was left at the last look */
 	bool		failed_stuck;	/* none of the last dead letters was confirmed */
+	bool		ask_holder;		/* before standing by is logged */
 	bool		standby_logged;
 	bool		list_origins;	/* our origin was empty at first */
 	bool		origins_listed;
@@ -100,6 +102,9 @@ void		relay_send_acquire(struct relay *r, msec_t now);
 void		relay_send_lease_call(struct relay *r, enum relay_statement statement,
 								  msec_t now);
 void		relay_lose_lease(struct relay *r, const char *reason, msec_t now);
+void		relay_send_holder(struct relay *r, msec_t now);
+void		relay_handle_holder(struct relay *r, const PGresult *result,
+								msec_t now);
 void		relay_handle_acquire(struct relay *r, const PGresult *result,
 								 msec_t now);
 void		relay_handle_renew(struct relay *r, const PGresult *result,

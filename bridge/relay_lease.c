@@ -79,29 +79,51 @@ become_active(struct relay *r, const PGresult *result, msec_t now)
 	if (r->state == RELAY_STOPPING)
 		return;					/* only to be released */
 	relay_set_state(r, RELAY_ACTIVE);
+	r->ask_holder = false;
 	r->claim_at = r->claim_not_before = r->failed_at = now;
 	r->duty_at = now + relay_span(r, SET_DUTY_INTERVAL);
 	log_info("lease acquired", LOG_NUM("epoch", relay_epoch(r)),
 			 LOG_NUM("lease_ms", r->lease_ms));
 }
 
+/* Asked once, before it is logged: a person wants to know which one is at work. */
 static void
 stand_by(struct relay *r, msec_t now)
 {
 	r->acquire_at = now + ACQUIRE_INTERVAL;
+	r->ask_holder = !r->standby_logged;
+}
+
+void
+relay_send_holder(struct relay *r, msec_t now)
+{
+	const char *values[] = {config_text(r->config, SET_ORIGIN)};
+
+	r->ask_holder = false;
+	db_send(&r->db, STATEMENT_HOLDER, 1, values, now);
+}
+
+void
+relay_handle_holder(struct relay *r, const PGresult *result, msec_t now)
+{
+	bool		known = !db_failed(result) && PQntuples(result) == 1;
+	const char *holder = known ? PQgetvalue(result, 0, 0) :
+		"unknown: see acme_outbox.outbox_backlog";
+	int64_t		left = known ? strtoll(PQgetvalue(result, 0, 1), NULL, 10) : 0;
+
+	if (r->state != RELAY_STANDBY)
+		return;
+	r->standby_logged = true;
 	if (relay_is_once(r))
 	{
 		log_error("another relay is active, nothing to do for --once",
-				  LOG_TEXT("next_step", "let it do the work, or stop it: "
-						   "outbox_backlog names it, and when its lease ends"));
+				  LOG_TEXT("active", holder), LOG_NUM("lease_left_ms", left),
+				  LOG_TEXT("next_step", "let it do the work, or stop it"));
 		relay_give_up(r, EXIT_TEMPORARY, now);
-		return;
 	}
-	if (!r->standby_logged)
+	else
 		log_info("another relay is active, standing by",
-				 LOG_TEXT("who", "SELECT relay, lease_expires_at FROM "
-						  "acme_outbox.outbox_backlog"));
-	r->standby_logged = true;
+				 LOG_TEXT("active", holder), LOG_NUM("lease_left_ms", left));
 }
 
 void

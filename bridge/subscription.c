@@ -9,8 +9,9 @@
  * queue is deleted or moves: the channel lives on, and what was delivered on it
  * can be acknowledged. A channel that the broker closes (no such queue, no
  * permission, a message held for longer than its consumer_timeout) takes all
- * tags with it. Both are tried again, later each time; one line is logged when
- * that begins, one when it is over.
+ * tags with it: the broker will deliver again what is forgotten then. Both are
+ * tried again, later each time; one line is logged when that begins, one when it is
+ * over.
  *
  * A delivery is a method, a content header and body frames; it is passed on when
  * it is complete, also with properties that cannot be read: any publisher can send
@@ -160,7 +161,8 @@ subscription_deadline(const struct subscription *s)
 }
 
 static void
-note_trouble(struct subscription *s, int code, const char *reason, msec_t now)
+note_trouble(struct subscription *s, int code, const char *reason, int forgotten,
+			 msec_t now)
 {
 	msec_t		delay = backoff_next(&s->backoff, (uint32_t) random());
 
@@ -168,7 +170,8 @@ note_trouble(struct subscription *s, int code, const char *reason, msec_t now)
 	if (!s->troubled)
 		log_warn("the queue gives no messages, retrying",
 				 LOG_TEXT("queue", s->settings.queue), LOG_NUM("code", code),
-				 LOG_TEXT("reason", reason), LOG_NUM("retry_ms", delay));
+				 LOG_TEXT("reason", reason), LOG_NUM("retry_ms", delay),
+				 LOG_NUM("forgotten", forgotten));
 	s->troubled = true;
 }
 
@@ -321,12 +324,14 @@ handle_close(struct subscription *s, const amqp_channel_close_t *close,
 			 msec_t now)
 {
 	char		text[TEXT_MAX];
+	int			forgotten;
 
 	bytes_to_text(text, sizeof(text), close->reply_text);
 	broker_answer_close(s->broker, SUBSCRIPTION_CHANNEL);
-	note_trouble(s, close->reply_code, text, now);
 	subscription_reset(s);
-	s->events.lost(s->events.owner, close->reply_code, text);
+	forgotten = s->events.lost(s->events.owner, close->reply_code, text);
+	if (forgotten >= 0)
+		note_trouble(s, close->reply_code, text, forgotten, now);
 }
 
 static void
@@ -337,7 +342,7 @@ handle_cancel(struct subscription *s, msec_t now)
 	set_state(s, SUBSCRIPTION_CANCELLED);
 	s->asking = false;
 	note_trouble(s, 0, "cancelled by the broker: the queue was deleted or "
-				 "moved", now);
+				 "moved", 0, now);
 }
 
 static void

@@ -30,8 +30,11 @@ struct subscription_settings
 struct subscription_events
 {
 	void		(*delivered) (void *owner, struct delivery *d); /* takes it */
-	/* The channel is gone: tags are void. code: the broker's, or 0. */
-	void		(*lost) (void *owner, int code, const char *reason);
+	/*
+	 * The broker closed the channel: tags are void. Returns how many messages were
+	 * held, or -1 if that is the end, and was logged.
+	 */
+	int			(*lost) (void *owner, int code, const char *reason);
 	/* How many messages are ready in the queue. */
 	void		(*depth) (void *owner, uint32_t messages);
 	void	   *owner;

@@ -1,5 +1,6 @@
 # No binding or no exchange: the event waits, uncharged and visible with its
-# reason, others flow, and it is sent once the topology is there.
+# reason, others flow, and it is sent once the topology is there. The log says once what
+# came back, and as JSON it is JSON: numbers are numbers.
 use strict;
 use warnings;
 
@@ -7,6 +8,7 @@ use AcmeOutbox::Bridge;
 use AcmeOutbox::Broker;
 use AcmeOutbox::Check;
 use AcmeOutbox::Cluster;
+use JSON::PP qw(decode_json);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -15,7 +17,8 @@ my $node = AcmeOutbox::Cluster->create('main', "acme_outbox.hold_backoff_base = 
 my $broker = AcmeOutbox::Broker->new->standard_topology;
 $broker->declare_exchange('unbound');
 
-my $bridge = AcmeOutbox::Bridge->start($node, $broker);
+my $bridge = AcmeOutbox::Bridge->start($node, $broker,
+	args => [ '--log-format', 'json', '--http', '127.0.0.1:0', '--summary-interval', '1s' ]);
 
 # Good and bad in one batch, and a second event of a key that waits.
 $node->sql(<<'SQL');
@@ -77,5 +80,16 @@ is($node->sql('SELECT count(*) FROM acme_outbox.outbox_entry WHERE attempts > 0'
 	'no attempt was charged');
 $node->verify_ok('in the end');
 is($bridge->stop, 0, 'the relay stops cleanly');
+
+my @lines = split /\n/, $bridge->log_text;
+my @events = map { eval { decode_json($_) } // () } @lines;
+is(scalar @events, scalar @lines, 'each line of the log is a JSON object');
+is(join(' ', grep { !/^"sqlstate"/ } map { /("\w+":"-?\d+")/g } @lines), '', 'numbers are numbers');
+cmp_ok(scalar(() = join('', @lines) =~ /"\w+":-?\d+[,}]/g), '>', 20, 'of which there are some');
+my @back = grep { $_->{msg} eq 'a message came back, no queue is bound for it' } @events;
+is(scalar @back, 1, 'what came back more than once is one line');
+is("@{ $back[0] }{qw(exchange routing_key id)}",
+	'unbound k ' . $node->sql("SELECT id FROM acme_outbox.outbox_entry WHERE event_name = 'UnboundEvent'"),
+	'with its topic, key and entry');
 
 done_testing();

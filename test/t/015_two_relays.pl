@@ -31,6 +31,12 @@ my $second = AcmeOutbox::Bridge->start($node, $broker);
 ok(wait_until(sub {
 	$node->sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'relay'") == 2 }),
 	'the second is connected');
+my $active = holder();
+ok($second->wait_for_log(qr/another relay is active, standing by" active=\Q$active\E lease_left_ms=[1-9]\d*$/m),
+	'the second says who is active');
+my $once = AcmeOutbox::Bridge->start($node, $broker, args => ['--once']);
+is($once->wait_exit, 75, '--once ends');
+like($once->log_text, qr/nothing to do for --once" active=\Q$active\E /, 'and says so, too');
 ok(published(500), 'events flow');
 ok(holds($first), 'the first is still the active one');
 

@@ -40,6 +40,7 @@ sub refuses
 	my $bridge = $consumer->start(@more);
 	is($bridge->wait_exit(20), $status, "$what: exit status $status");
 	like($bridge->log_text, $pattern, "$what: the log says why");
+	is(scalar(() = $bridge->log_text =~ /level=(warn|error)|^acme-outbox-bridge:/mg), 1, "$what: in one line");
 	return;
 }
 refuses('no handler', 76, qr/sqlstate=OX202 .*next_step="create the handler/, '--handler', 'public.nobody');
