@@ -1,7 +1,8 @@
 # The trading platform with all relays and consumers: a service that stands still stops no
 # other, reports answer while trading is down, poison ends in its own consumer's dead-letter
 # queue and reaches its final state once its cause is mended, killed bridges and repeated
-# messages change nothing, and an invitation's token is nowhere but where it is needed.
+# messages change nothing, and an invitation's token is nowhere but where it is needed. All that
+# comes of one request has its trace; a saga whose client dies is compensated by the clocks.
 use strict;
 use warnings;
 
@@ -95,6 +96,65 @@ $platform->settle_down;
 is($platform->app('trading', q{SELECT count(*) FROM trading.deal WHERE status = 'INVOICED'}), 7,
 	'trading catches up');
 
+# One request, followed by nothing but its trace: a sale through the saga, the deal's lock and an
+# invitation, in one page of a browser.
+
+my $trace = '4bf92f3577b34da6a3ce929d0e0e4736';
+my $traceparent = "00-$trace-00f067aa0ba902b7-01";
+my $saga = q{'{"dealId": "traced", "lines": [{"lineItemId": "shelf-1", "quantity": 2, "unitPrice": 12}]}'};
+
+sub in_trace { my ($service, $query) = @_; return $platform->app($service, "SELECT acme_outbox.context(traceparent => '$traceparent'); $query") =~ s/\A\n//r; }
+
+$platform->app('trading', q{SELECT trading.create_deal('{"id": "traced", "traderId": "tim", "customerId": "carla", "currency": "EUR"}')});
+like(($platform->try_as('trading_app', "CALL trading.create_sale_saga('acme', 'traced', $saga, traceparent => '$traceparent')"))[1],
+	qr/^201\|/, 'a saga is sold');
+in_trace('trading', q{SELECT trading.lock_deal('traced')});
+in_trace('platform', q{SELECT platform.invite_user('carla@acme.example')});
+ok($platform->wait_sql(q{SELECT count(*) = 1 FROM accounting.invoice WHERE deal_id = 'traced'}), 'and invoiced');
+is($platform->app('accounting', 'SELECT accounting.process_invoices()'), 1, 'an accountant processes the invoice, in another request');
+my @expected = ('accounting accounting.invoice.issued', 'accounting accounting.invoice.processed',
+	'commission commission.commission.calculated', 'inventory StockReserved', 'inventory inventory.stock.reserved',
+	'inventory inventory.stock.updated', 'notification notification.mail.send', 'platform platform.user.invited',
+	'trading ReserveStock', 'trading trading.deal.invoiced', 'trading trading.deal.locked', 'trading trading.sale.created');
+my $history = "SELECT origin || ' ' || event_name FROM audit.history('$trace')";
+ok(wait_until(sub { join("\n", sort split /\n/, $platform->sql($history)) eq join("\n", @expected) }),
+	'the audit has all that came of it, over all services, and nothing else') or diag $platform->sql($history);
+like($platform->sql($history), qr/ReserveStock.*StockReserved.*trading\.sale\.created.*deal\.locked.*invoice\.issued.*invoice\.processed.*deal\.invoiced/s,
+	'in its order');
+is($platform->sql("SELECT string_agg(DISTINCT traceparent, ' ') FROM acme_outbox.outbox WHERE trace_id = '$trace'"), $traceparent,
+	'sampled, as the request was');
+
+# A client asks inventory for stock, and dies before it has the answer. Trading's clock gives its
+# saga up, and the stock is free.
+
+sub stock { return $platform->sql(q{SELECT reserved FROM inventory.stock_position WHERE line_item_id = 'shelf-2'}); }
+my $free = stock();
+$platform->sql(q{ALTER ROLE trading_app IN DATABASE acme SET trading.hold_time = '3 seconds'});
+is($platform->bridge('consume trading.inventory')->stop, 0, 'trading does not hear inventory');
+$platform->app('trading', q{SELECT trading.create_deal('{"id": "left", "traderId": "tim", "customerId": "carla", "currency": "EUR"}')});
+my $dying = do
+{
+	local $ENV{PGOPTIONS} = '-c client_connection_check_interval=50ms';
+	my $request = $saga =~ s/traced/left/r =~ s/shelf-1/shelf-2/r;
+	IPC::Run::start([ 'psql', '-X', '-d', $platform->{node}->connstr(AcmeOutbox::Platform::DATABASE) . ' user=trading_app', '-c',
+			"CALL trading.create_sale_saga('acme', 'left', $request)" ], '<', \undef, '>', \my $said, '2>', \my $err);
+};
+ok($platform->wait_sql(q{SELECT count(*) = 1 FROM trading.sale_saga s JOIN inventory.stock_hold h USING (sale_id)
+	WHERE s.request ->> 'dealId' = 'left' AND s.state = 'REQUESTED' AND h.state = 'HELD'}), 'inventory holds stock for it');
+$dying->signal('KILL');
+$dying->finish;
+isnt(stock(), $free, 'which nobody else can have');
+ok($platform->wait_sql(q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query LIKE 'CALL trading.create_sale_saga%' AND backend_type = 'client backend'}),
+	'the server noticed that the client is gone');
+$platform->consume('trading.inventory');
+$platform->clock($_) for qw(trading inventory);
+ok(wait_until(sub { $platform->sql(q{SELECT state FROM trading.sale_saga WHERE request ->> 'dealId' = 'left'}) eq 'RELEASED'
+	&& stock() eq $free }), 'the saga is given up, its stock is free');
+is($platform->sql(q{SELECT string_agg(DISTINCT event_name, ' ' ORDER BY event_name) FROM acme_outbox.outbox WHERE trace_id = (
+	SELECT split_part(traceparent, '-', 2) FROM trading.sale_saga WHERE request ->> 'dealId' = 'left')}),
+	'ReleaseStock ReserveStock StockReserved inventory.stock.updated', 'all in the trace that the client began');
+$platform->wait_ready;
+
 # Poison: last month's release of commission, and a mail host that is down.
 
 sub empty_but
@@ -115,7 +175,7 @@ ok(wait_until(sub { empty_but(%dead) eq '' }), 'poison is in the queues for its 
 ok(wait_until(sub { !grep { !handled('accounting.trading', $_) } @poison }),
 	'other consumers of the same events had no trouble');
 is(scalar(grep { handled('commission.trading', $_) } @poison), 0, 'commission has recorded none');
-ok(wait_until(sub { $platform->sql(q{SELECT count(*) = 8 FROM commission.commission}) eq 't' }),
+ok(wait_until(sub { $platform->sql(q{SELECT count(*) = 9 FROM commission.commission}) eq 't' }),
 	'and what came after was handled');
 my ($letter) = $broker->drain_keep('commission.trading.dlq');
 is($letter->{headers}{'x-error-sqlstate'}, '22012', 'a dead letter says what went wrong')
@@ -162,7 +222,7 @@ is(empty_but(), '', 'no dead letter is left');
 is($platform->sql('SELECT page, line, one, other FROM operation.books WHERE NOT balanced'), '',
 	'the books balance');
 is($platform->app('trading', q{SELECT status, count(*) FROM trading.deal GROUP BY 1 ORDER BY 1}),
-	"DRAFT|1\nINVOICED|16", 'every deal is invoiced but the shelf, which was not locked');
+	"DRAFT|2\nINVOICED|17", 'every deal is invoiced but two that were not locked');
 
 # The token.
 
@@ -173,7 +233,7 @@ $platform->settle_down('audit.feed');
 my @spied = $broker->drain('spy');
 my %token = map { $_ => 1 } map { $_->{body} =~ /(?:"token": ?"|join\?token=)([0-9a-f]{64})"/g } @spied;
 my @tokens = sort keys %token;
-is(scalar @tokens, 9, 'nine invitations, nine tokens');
+is(scalar @tokens, 10, 'ten invitations, ten tokens');
 my $any = join '|', @tokens;
 is($platform->sql(<<"SQL"), '', 'no table has a token');
 CREATE FUNCTION pg_temp.tables_with(pattern text) RETURNS SETOF text LANGUAGE plpgsql AS \$\$

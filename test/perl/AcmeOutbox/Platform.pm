@@ -207,6 +207,16 @@ sub wait_ready
 	return;
 }
 
+# clock('trading'): the service's jobs, called by a timer.
+sub clock
+{
+	my ($self, $service) = @_;
+	return push @{ $self->{clocks} }, IPC::Run::start(
+		[ 'psql', '-Xqf', "$stage/examples/trading/clocks/$service.sql", '-d',
+			$self->{node}->connstr(DATABASE) . " user=${service}_app" ],
+		'<', \undef, '>', \my $out, '2>', \my $err);
+}
+
 sub bridge { my ($self, $name) = @_; return $self->{bridges}{$name}; }
 
 # reprocess('commission.trading', ...): its dead letters, as an operator in the service
@@ -283,6 +293,7 @@ sub settle_down
 sub stop_bridges
 {
 	my ($self) = @_;
+	$_->signal('KILL'), $_->finish for splice @{ $self->{clocks} // [] };
 	my %bridges = map { $_ => $self->{bridges}{$_} } keys %{ $self->{bridges} };
 
 	my @running = grep { $bridges{$_}->running } sort keys %bridges;
