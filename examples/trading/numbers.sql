@@ -1,5 +1,5 @@
 -- What the demo's screen shows: "outbox ORIGIN SENT WAITING", "inbox CONSUMER HANDLED
--- PARKED", "sales MADE REFUSED".
+-- PARKED", "sales MADE REFUSED", "sagas OPEN".
 SELECT 'outbox', origin, count(*) FILTER (WHERE status = 'PUBLISHED'),
 	   count(*) FILTER (WHERE status IN ('PENDING', 'PUBLISHING'))
 FROM acme_outbox.outbox_entry GROUP BY origin;
@@ -16,3 +16,5 @@ GROUP BY h.consumer;
 SELECT 'sales', count(*) FILTER (WHERE stored_response ->> 'status' = '201'),
 	   count(*) FILTER (WHERE stored_response ->> 'status' = '409')
 FROM trading.idempotency_key WHERE endpoint = 'POST /sales';
+
+SELECT 'sagas', count(*) FROM trading.sale_saga WHERE state IN ('REQUESTED', 'RESERVED');
