@@ -195,7 +195,7 @@ COMMENT ON FUNCTION acme_outbox.discard_parked(uuid, text) IS
 CREATE FUNCTION acme_outbox.parked_rows()
 RETURNS TABLE (inbox name, id uuid, tenant_id text, consumer text, event_id text,
 	event_type text, source_entity_type text, source_entity_id text, reason text,
-	parked_at timestamptz)
+	parked_at timestamptz, trace_id text)
 LANGUAGE C VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'acme_outbox_parked_rows';
 COMMENT ON FUNCTION acme_outbox.parked_rows() IS 'what the view parked_open shows';
@@ -212,3 +212,5 @@ COMMENT ON FUNCTION acme_outbox.parked_counts() IS
 CREATE VIEW acme_outbox.parked_open AS SELECT * FROM acme_outbox.parked_rows();
 COMMENT ON VIEW acme_outbox.parked_open IS
 	'parked messages of all inboxes that nobody has replayed or discarded yet';
+COMMENT ON COLUMN acme_outbox.parked_open.trace_id IS
+	'the message''s header.traceId: what came before is in the outboxes under the same one';

@@ -45,7 +45,7 @@ typedef struct StatementText
 
 #define OPEN_COLUMNS \
 	" id, tenant_id, consumer, event_id, event_type, source_entity_type," \
-	" source_entity_id, reason, parked_at"
+	" source_entity_id, reason, parked_at, payload #>> '{header,traceId}'"
 
 /* $1 rows, $2 seconds kept */
 #define PURGE(table, column) \

@@ -18,7 +18,7 @@ GRANT INSERT, SELECT ON trading.log TO parked_test_app;
 GRANT USAGE ON SEQUENCE trading.log_n_seq TO parked_test_app;
 GRANT USAGE ON SCHEMA t TO parked_test_app, parked_test_operator;
 CREATE FUNCTION t.env(event_id text, deal text) RETURNS text LANGUAGE sql AS $$
-	SELECT format('{"header":{"eventId":"%s"},"body":{"eventName":"accounting.invoice.processed","eventType":"EVENT","payload":{"deal":"%s","secret":"s3cr3t"}}}', event_id, deal)
+	SELECT format('{"header":{"eventId":"%1$s","traceId":"trace-%1$s"},"body":{"eventName":"accounting.invoice.processed","eventType":"EVENT","payload":{"deal":"%2$s","secret":"s3cr3t"}}}', event_id, deal)
 $$;
 -- P 2.1
 CREATE FUNCTION trading.on_invoice(message jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -106,7 +106,7 @@ SELECT t.error($$SELECT acme_outbox.inbox_process('mind', t.env('m3', 'x'), 'tra
 SELECT acme_outbox.park_message('other', t.env('o1', 'x'), 'INVALID_STATE') IS NOT NULL;
 RESET acme_outbox.inbox_schema;
 SELECT acme_outbox.park_message('default', t.env('o1', 'x'), 'INVALID_STATE') IS NOT NULL;
-SELECT inbox, consumer, event_id, event_type, source_entity_type, source_entity_id, reason FROM acme_outbox.parked_open ORDER BY 1, 2, 3;
+SELECT inbox, consumer, event_id, event_type, source_entity_type, source_entity_id, reason, trace_id FROM acme_outbox.parked_open ORDER BY 1, 2, 3;
 SELECT inbox, consumer, event_type, reason, parked, still_open FROM acme_outbox.parked_counts() ORDER BY 1, 2, 4;
 \echo -- an inbox that is gone does not hide the others
 SELECT acme_outbox.create_inbox('gone');
