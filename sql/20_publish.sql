@@ -167,11 +167,23 @@ COMMENT ON FUNCTION acme_outbox.publish_row() IS
 	'trigger: publish the changed row; arguments: topic, routing key, event name, id column';
 
 /*
+ * checked_max_rows(max_rows) returns integer: the same, if it is at least 1.
+ *
+ *	 For a LIMIT that a caller gave.  NULL: no bound.
+ *	 Errors: 22023.  Safe to repeat.
+ */
+CREATE FUNCTION acme_outbox.checked_max_rows(max_rows integer) RETURNS integer
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'acme_outbox_checked_max_rows';
+COMMENT ON FUNCTION acme_outbox.checked_max_rows(integer) IS
+	'the argument, if it is a bound';
+
+/*
  * peek(max_rows, origin) returns setof: what would be sent next, in publish order.
  *
- *	 max_rows  rows at most
+ *	 max_rows  rows at most; NULL: all
  *	 origin    of this origin only; NULL: of all
- *	 Reads only; safe to repeat.
+ *	 Errors: 22023 max_rows below 1.  Reads only; safe to repeat.
  */
 CREATE FUNCTION acme_outbox.peek(max_rows integer DEFAULT 10, origin text DEFAULT NULL)
 RETURNS TABLE (origin text, id bigint, event_id uuid, event_name text, topic text,
@@ -184,6 +196,6 @@ AS $$
 	FROM acme_outbox.outbox_entry e
 	WHERE e.status = 'PENDING' AND (peek.origin IS NULL OR e.origin = peek.origin)
 	ORDER BY e.origin, e.id
-	LIMIT max_rows
+	LIMIT acme_outbox.checked_max_rows(max_rows)
 $$;
 COMMENT ON FUNCTION acme_outbox.peek(integer, text) IS 'what would be sent next';

@@ -154,7 +154,9 @@ COMMENT ON FUNCTION acme_outbox.replay_parked(name, uuid) IS
  *		returns (id, outcome, sqlstate, error)
  *
  *	 Replays open messages, oldest first, each in a subtransaction; NULL matches all.
+ *	 max_rows  messages at most; NULL: all
  *	 Result: a row per message; outcome as replay_parked(), or failed and its error.
+ *	 Errors: OX201, 22023 max_rows below 1.
  */
 CREATE FUNCTION acme_outbox.replay_parked_where(inbox name, consumer text DEFAULT NULL,
 	event_type text DEFAULT NULL, reason text DEFAULT NULL, max_rows integer DEFAULT 100)

@@ -133,7 +133,7 @@ AS $$
 	  AND (failed_entries.topic IS NULL OR e.topic = failed_entries.topic)
 	  AND (failed_entries.event_name IS NULL OR e.event_name = failed_entries.event_name)
 	ORDER BY e.failed_at
-	LIMIT max_rows
+	LIMIT acme_outbox.checked_max_rows(max_rows)
 	FOR NO KEY UPDATE SKIP LOCKED
 $$;
 COMMENT ON FUNCTION acme_outbox.failed_entries(text, text, text, integer) IS
@@ -143,9 +143,9 @@ COMMENT ON FUNCTION acme_outbox.failed_entries(text, text, text, integer) IS
  * retry_failed(origin, topic, event_name, max_rows, dry_run) returns bigint
  *
  *	 Sends FAILED entries again, oldest failure first.  NULL filters match all.
- *	 max_rows  entries at most; dry_run  count only, change nothing; so does NULL
+ *	 max_rows  entries at most, NULL: all; dry_run  count only, change nothing; so does NULL
  *	 Result: their number; 0: a NOTICE says why.
- *	 Safe to repeat.  Entries locked by someone are left out.
+ *	 Errors: 22023 max_rows below 1.  Safe to repeat.  Entries locked by someone are left out.
  */
 CREATE FUNCTION acme_outbox.retry_failed(origin text DEFAULT NULL, topic text DEFAULT NULL,
 	event_name text DEFAULT NULL, max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false)

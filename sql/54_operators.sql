@@ -120,9 +120,9 @@ COMMENT ON FUNCTION acme_outbox.resume(text, text) IS
  *	 they have.  Within a key they keep their order, and what is published later waits for
  *	 them.
  *	 Filters: NULL matches all, one at least is given; since, until  when it was created
- *	 max_rows  entries at most; dry_run  count only, change nothing; so does NULL
+ *	 max_rows  entries at most, NULL: all; dry_run  count only, change nothing; so does NULL
  *	 Result: their number; 0 or some left out because they were redacted: a NOTICE.
- *	 Errors: OX009 no filter; OX107 that event_id was redacted.
+ *	 Errors: OX009 no filter; 22023 max_rows below 1; OX107 that event_id was redacted.
  *	 Repeating it sends once more.  Entries locked by someone are left out.
  */
 CREATE FUNCTION acme_outbox.republish(event_id uuid DEFAULT NULL, origin text DEFAULT NULL,
@@ -151,7 +151,7 @@ BEGIN
 		  AND (since IS NULL OR e.created_at >= since)
 		  AND (until IS NULL OR e.created_at < until)
 		ORDER BY e.origin, e.id
-		LIMIT max_rows
+		LIMIT acme_outbox.checked_max_rows(max_rows)
 		FOR NO KEY UPDATE SKIP LOCKED
 	), sent AS (
 		UPDATE acme_outbox.outbox_entry e
@@ -197,9 +197,9 @@ COMMENT ON FUNCTION acme_outbox.republish(uuid, text, text, text, timestamptz, t
  *
  *	 Closes FAILED entries, oldest failure first: they are not sent, and no dead letter of
  *	 them either.  NULL filters match all.
- *	 max_rows  entries at most; dry_run  count only, change nothing; so does NULL
+ *	 max_rows  entries at most, NULL: all; dry_run  count only, change nothing; so does NULL
  *	 Result: their number; 0: a NOTICE says why.
- *	 Safe to repeat.  Entries locked by someone are left out.
+ *	 Errors: 22023 max_rows below 1.  Safe to repeat.  Entries locked by someone are left out.
  */
 CREATE FUNCTION acme_outbox.archive(origin text DEFAULT NULL, topic text DEFAULT NULL,
 	event_name text DEFAULT NULL, max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false)

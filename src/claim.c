@@ -24,6 +24,7 @@
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "guc.h"
+#include "max_rows.h"
 #include "miscadmin.h"
 #include "origin_lock.h"
 #include "takeover.h"
@@ -52,11 +53,13 @@ PG_FUNCTION_INFO_V1(acme_outbox_claim_failed);
 static void
 check_arguments(int max_rows, int64 max_bytes)
 {
-	if (max_rows < 1 || max_rows > MAX_CLAIM_ROWS || max_bytes < 1)
+	(void) max_rows_check(max_rows, MAX_CLAIM_ROWS);
+	if (max_bytes < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_rows is from 1 to %d and max_bytes at least 1",
-						MAX_CLAIM_ROWS)));
+				 errmsg("max_bytes is " INT64_FORMAT, max_bytes),
+				 errdetail("It is at least 1."),
+				 errhint("One entry is handed out however large it is.")));
 }
 
 /*

@@ -22,6 +22,7 @@
 #include "guc.h"
 #include "handler.h"
 #include "inbox.h"
+#include "max_rows.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parked.h"
@@ -409,6 +410,8 @@ acme_outbox_replay_parked_where(PG_FUNCTION_ARGS)
 	Replay		replay;
 
 	check_arguments(fcinfo, 1);
+	if (!PG_ARGISNULL(4))
+		(void) max_rows_check(PG_GETARG_INT32(4), PG_INT32_MAX);
 	InitMaterializedSRF(fcinfo, 0);
 	init_replay(&replay, PG_GETARG_NAME(0), "replay", NULL);
 	selection.inbox = replay.inbox;

@@ -53,6 +53,13 @@ SELECT t.verify('ops');
 SELECT action, detail - 'event_id', affected, actor = current_user FROM acme_outbox.operator_action WHERE id > :before ORDER BY id;
 SELECT acme_outbox.record_action('by hand', '{"why": "test"}', 7);
 
+\echo a bound is at least 1; NULL is none
+SELECT t.error(format('SELECT acme_outbox.%s', replace(call, '#', n)))
+	FROM unnest(ARRAY['peek(#)', 'retry_failed(max_rows => #)', 'archive(max_rows => #)',
+		'retry_failed(max_rows => #, dry_run => true)', 'republish(origin => ''ops'', max_rows => #)']) call,
+		unnest(ARRAY['-1', '0']) n;
+SELECT acme_outbox.retry_failed(origin => 'nobody', max_rows => NULL);
+
 \echo peek: what would be sent, in publish order, unchanged by looking
 SELECT t.pub('P', 'p1'), t.pub('P', 'p2'), t.pub('P', 'p3', not_before => '2101-01-01');
 SELECT routing_key, message_key, hold_reason, envelope::json #>> '{body,payload,label}' FROM acme_outbox.peek(10, 'ops');

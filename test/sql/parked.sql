@@ -156,6 +156,7 @@ SELECT count(*) FROM trading.parked_message WHERE event_id = 'e2' AND resolved_a
 GRANT UPDATE ON trading.deal TO parked_test_app;
 \echo many of them
 INSERT INTO trading.deal VALUES ('d4', 'FINALISED');
+SELECT t.error($$SELECT acme_outbox.replay_parked_where('trading', max_rows => -1)$$);
 SELECT outcome, sqlstate FROM acme_outbox.replay_parked_where('trading', 'trading.deals', max_rows => 2);
 SELECT outcome, sqlstate FROM acme_outbox.replay_parked_where('trading', 'trading.deals');
 SELECT line FROM trading.log ORDER BY n;
