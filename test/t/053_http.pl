@@ -144,11 +144,11 @@ is( join(' ', sort keys %{ { map { $_ => 1 } $page =~ /^\| `(acme_outbox_bridge_
 
 # Clients that say nothing, or half a request: as many as like. The probe is answered, and
 # the silent ones are cut off.
-my @silent = map { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $bridge->{http}) } 1 .. 60;
-$_->syswrite("GET /healthz HTTP/1.1\r\nX: ") for @silent[ 0 .. 29 ];
-is(scalar(grep { defined } @silent), 60, 'the stress happened: sixty connections are open');
+my @silent = map { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $bridge->{http}) } 1 .. 80;
+$_->syswrite("GET /healthz HTTP/1.1\r\nX: ") for @silent[ 0 .. 39 ];
+is(scalar(grep { defined } @silent), 80, 'the stress happened: eighty connections are open');
 my $began = time();
-is(status($bridge, $_), 200, "beside sixty silent clients: $_") for '/healthz', '/metrics', '/readyz';
+is(status($bridge, $_), 200, "beside eighty silent clients: $_") for '/healthz', '/metrics', '/readyz';
 cmp_ok(time() - $began, '<', 3, 'and at once');
 $silent[-1]->blocking(0);
 my $cut = sub { my $read = sysread($_[0], my $byte, 1); return defined $read && $read == 0 || !defined $read && !$!{EAGAIN}; };

@@ -75,7 +75,9 @@ sub reprocess
 
 # ---- dead letters wait, the others do not ----
 
-my $eater = $consumer->start(@args, '--prefetch', PREFETCH, '--http', '127.0.0.1:0');
+# held when the dead letter after the first is confirmed
+my $eater = $consumer->start(@args, '--prefetch', PREFETCH, '--http', '127.0.0.1:0',
+	{ env => { ACME_OUTBOX_STOP_AT => 'copy-confirmed:2' } });
 my @bad = bad(1);
 my @good = good(5);
 $broker->fill('work', map { envelope($_) } @good);
@@ -111,9 +113,14 @@ my $blocked_at = time();
 ok($run->running && wait_until(sub { time() > $blocked_at + 1.1 }), 'the reprocessing waits');
 
 alarm_off();
-ok($broker->wait_count('dead', 4), 'unblocked: the dead letters leave');
+ok($eater->wait_for_log('stop point copy-confirmed hit'), 'unblocked: dead letters leave');
+ok(wait_until(sub { $broker->close_connections('bridge', qr/^eat:.* dead letters$/) }),
+	'the stress happened: a connection is closed on which they are confirmed');
+$eater->signal('CONT');
+ok($broker->wait_count('dead', 4), 'all of them leave');
 ok(wait_until(sub { metric($eater, 'in_flight_messages') == 0 }), 'unblocked: and their messages are acknowledged');
-is(metric($eater, 'dead_letters_taken') . metric($eater, 'uncopied_messages'), '10', 'unblocked: the metrics tell');
+ok(wait_until(sub { metric($eater, 'dead_letters_taken') . metric($eater, 'uncopied_messages') eq '10' }),
+	'unblocked: the metrics tell');
 my %dead = map { decode_json($_->{body})->{header}{eventId} => 1 } $broker->drain('dead', count => $broker->count('dead'));
 is(join(' ', sort keys %dead), join(' ', sort @bad, @held), 'unblocked: none is lost');
 is($consumer->not_once(@good, @drained), '', 'each change was made once');
