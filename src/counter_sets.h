@@ -6,6 +6,7 @@
 #define ACME_OUTBOX_COUNTER_SETS_H
 
 #include "datatype/timestamp.h"
+#include "level_notes.h"
 
 /* Longer labels are clipped; two that differ only beyond are counted as one. */
 #define COUNTER_LABELS 4
@@ -35,8 +36,8 @@ typedef struct CounterKey
 /* What a transaction adds to a set. */
 typedef struct CounterDelta
 {
+	LevelNote	note;			/* outermost (sub)transaction it belongs to */
 	uint32		hash;			/* of the key */
-	int			level;			/* outermost (sub)transaction it belongs to */
 	int64		counted;
 	int64		saved;			/* of what was counted, now in consumed_version */
 	bool		lost;			/* more sets than a transaction can hold */

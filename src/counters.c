@@ -5,12 +5,11 @@
  * Counting notes a number in the backend's own memory; the commit callback adds what was
  * noted to the shared sets (counter_sets.c), after the transaction is visible.  So work
  * that was rolled back is not counted, and a transaction that did nothing costs nothing.
- * Each number carries the nesting level it belongs to: a rolled-back savepoint takes its
- * own along, a released one hands them to its parent.
+ * A rolled-back savepoint takes its numbers along, a released one adds them to its
+ * parent's (level_notes.c).
  *
  * A transaction holds at most MAX_DELTAS numbers; what does not fit is counted as lost,
- * and shows as overflow.  PREPARE TRANSACTION forgets everything, as COMMIT PREPARED runs
- * in a session that knows nothing of it.
+ * and shows as overflow.  What PREPARE TRANSACTION sets aside is not counted.
  *
  * The database keeps a part of what was counted: which version of which event arrived
  * when (consumed.c).  What it has stored is noted here like a count, and takes effect at
@@ -18,7 +17,6 @@
  */
 #include "acme_outbox.h"
 
-#include "access/xact.h"
 #include "consumed.h"
 #include "counters.h"
 #include "mb/pg_wchar.h"
@@ -29,9 +27,6 @@
 /* the last one is for what does not fit */
 #define MAX_DELTAS 256
 #define FIRST_DELTAS 8
-
-/* levels begin at 1 */
-#define NO_LEVEL 0
 
 static CounterDelta *deltas = NULL;
 static int	n_deltas = 0;
@@ -81,7 +76,7 @@ find_delta(const CounterKey *key, uint32 hash, int level)
 	{
 		CounterDelta *delta = &deltas[i];
 
-		if (delta->hash == hash && delta->level == level && !delta->lost &&
+		if (delta->hash == hash && delta->note.level == level && !delta->lost &&
 			memcmp(&delta->key, key, sizeof(CounterKey)) == 0)
 			return delta;
 	}
@@ -110,7 +105,7 @@ new_delta(const CounterKey *key, uint32 hash, bool lost)
 	delta = &deltas[n_deltas];
 	memset(delta, 0, offsetof(CounterDelta, key));
 	delta->hash = hash;
-	delta->level = GetCurrentTransactionNestLevel();
+	delta->note.level = GetCurrentTransactionNestLevel();
 	delta->lost = lost;
 	delta->key = *key;
 	n_deltas++;
@@ -180,68 +175,37 @@ counters_saved_here(const CounterKey *key)
 static void
 counters_xact_callback(XactEvent event, void *arg)
 {
-	if (n_deltas == 0)
+	if (n_deltas == 0 || !level_notes_over(event))
 		return;
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-			counter_sets_apply(deltas, n_deltas, GetCurrentTransactionStopTimestamp());
-			break;
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			break;
-		default:
-			return;
-	}
+	if (event == XACT_EVENT_COMMIT)
+		counter_sets_apply(deltas, n_deltas, GetCurrentTransactionStopTimestamp());
 	n_deltas = 0;
 }
 
-/* Hands a released subtransaction's number to its parent. */
+/* Adds a released subtransaction's number to its parent's. */
 static void
-merge_into_parent(CounterDelta *delta)
+merge_into_parent(void *note)
 {
+	CounterDelta *delta = note;
 	CounterDelta *parent = delta->lost ? NULL :
-	find_delta(&delta->key, delta->hash, delta->level - 1);
+	find_delta(&delta->key, delta->hash, delta->note.level - 1);
 
 	if (parent == NULL)
 	{
-		delta->level--;
+		delta->note.level--;
 		return;
 	}
 	parent->counted += delta->counted;
 	parent->saved += delta->saved;
-	delta->level = NO_LEVEL;
+	delta->note.level = NO_LEVEL;
 }
 
 static void
 counters_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 						  SubTransactionId parentSubid, void *arg)
 {
-	int			level;
-	int			kept = 0;
-
-	if (n_deltas == 0 ||
-		(event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
-		return;
-	level = GetCurrentTransactionNestLevel();
-	for (int i = 0; i < n_deltas; i++)
-	{
-		if (deltas[i].level < level)
-			continue;
-		if (event == SUBXACT_EVENT_COMMIT_SUB)
-			merge_into_parent(&deltas[i]);
-		else
-			deltas[i].level = NO_LEVEL;
-	}
-	for (int i = 0; i < n_deltas; i++)
-	{
-		if (deltas[i].level == NO_LEVEL)
-			continue;
-		if (kept != i)
-			deltas[kept] = deltas[i];
-		kept++;
-	}
-	n_deltas = kept;
+	n_deltas = level_notes_after(event, deltas, n_deltas, sizeof(CounterDelta),
+								 merge_into_parent);
 }
 
 /*

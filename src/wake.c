@@ -8,19 +8,18 @@
  * left the proc array: whoever is woken by it sees the row.
  *
  * The callbacks are registered once, by _PG_init.  What they work on is static:
- * at commit nothing can be allocated or fail.  Each noted origin carries the
- * nesting level that published it, so a rolled-back savepoint takes it along.
+ * at commit nothing can be allocated or fail.  A rolled-back savepoint takes along
+ * what it noted (level_notes.c).
  * Only a relay that waits is woken.  A claim says so before it takes its snapshot
  * and takes it back if it found something: the commit of whatever the snapshot
  * does not show sees the sign, as both sides go through the proc array's lock in
  * between.  So a busy relay costs its publishers no latch and no NOTIFY.
  *
- * PREPARE TRANSACTION forgets everything, as COMMIT PREPARED runs in a session
- * that knows nothing of it; the relay's poll finds those.
+ * After PREPARE TRANSACTION nobody is woken; the relay's poll finds those entries.
  */
 #include "acme_outbox.h"
 
-#include "access/xact.h"
+#include "level_notes.h"
 #include "miscadmin.h"
 #include "shmem.h"
 #include "slots.h"
@@ -28,7 +27,7 @@
 
 typedef struct NotedOrigin
 {
-	int			level;			/* outermost (sub)transaction that published it */
+	LevelNote	note;			/* outermost (sub)transaction that published it */
 	char		name[WAKE_NAME_SIZE];
 } NotedOrigin;
 
@@ -45,7 +44,7 @@ note_again(const char *origin, int level)
 	{
 		if (strcmp(noted[i].name, origin) == 0)
 		{
-			noted[i].level = Min(noted[i].level, level);
+			noted[i].note.level = Min(noted[i].note.level, level);
 			return true;
 		}
 	}
@@ -72,7 +71,7 @@ wake_note_published(const char *origin)
 		if (note_again(origin, level))
 			return;
 	}
-	noted[n_noted].level = level;
+	noted[n_noted].note.level = level;
 	strlcpy(noted[n_noted].name, origin, WAKE_NAME_SIZE);
 	n_noted++;
 }
@@ -103,48 +102,25 @@ wake_committed(void)
 static void
 wake_xact_callback(XactEvent event, void *arg)
 {
-	if (n_noted == 0 && !check_noted)
+	if ((n_noted == 0 && !check_noted) || !level_notes_over(event))
 		return;
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-			wake_committed();
-			break;
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			break;
-		default:
-			return;
-	}
+	if (event == XACT_EVENT_COMMIT)
+		wake_committed();
 	n_noted = 0;
 	check_noted = false;
 }
 
-/* Drops what a rolled-back subtransaction noted, or hands it to its parent. */
+static void
+give_to_parent(void *note)
+{
+	((NotedOrigin *) note)->note.level--;
+}
+
 static void
 wake_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 					  SubTransactionId parentSubid, void *arg)
 {
-	int			level;
-	int			kept = 0;
-
-	if (n_noted == 0 ||
-		(event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
-		return;
-	level = GetCurrentTransactionNestLevel();
-	for (int i = 0; i < n_noted; i++)
-	{
-		if (noted[i].level >= level)
-		{
-			if (event == SUBXACT_EVENT_ABORT_SUB)
-				continue;
-			noted[i].level = level - 1;
-		}
-		if (kept != i)
-			noted[kept] = noted[i];
-		kept++;
-	}
-	n_noted = kept;
+	n_noted = level_notes_after(event, noted, n_noted, sizeof(NotedOrigin), give_to_parent);
 }
 
 /*
