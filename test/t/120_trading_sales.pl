@@ -137,6 +137,23 @@ $session->query_safe('ROLLBACK');
 like($trading->as($app, $call =~ s/'key'/'slow'/r), qr/^201\|/, 'and is free when it rolled back');
 $session->quit;
 
+# A purchase has its keys as well, apart from those of sales.
+
+my $buy = q{SELECT status, response FROM trading.create_purchase_request('key', '{"dealId": "d7", "supplierId": "s-1",
+	"lines": [{"product": "tin", "quantity": 1, "unitPrice": 2}]}')};
+my $bought = 'SELECT count(*) FROM trading.purchase';
+my $purchases = $trading->sql($bought);
+my $purchase = $trading->as($app, $buy);
+like($purchase, qr/^201\|\{"purchaseId": "[-0-9a-f]{36}"\}$/, 'a purchase is made');
+is($trading->as($app, $buy), $purchase, 'and answered the same when it comes again');
+is($trading->as($app, $buy =~ s/"quantity": 1/"quantity": 2/r), '409|{"code": "IDEMPOTENCY_KEY_REUSE"}',
+	'another under its key is refused');
+for my $bad ('"quantity": 0', '"quantity": "many"', '"amount": 1')
+{
+	like($trading->as($app, $buy =~ s/'key'/NULL/r =~ s/"quantity": 1/$bad/r), qr/^422\|.*INVALID_LINES/, "$bad: refused");
+}
+is($trading->sql($bought), $purchases + 1, 'one was made');
+
 # Ten clients, or one that is impatient, with one key.
 
 $session = $trading->session($app);

@@ -524,27 +524,32 @@ $$;
 COMMENT ON FUNCTION trading.create_sale(jsonb) IS 'create a sale; returns its id';
 
 /*
- * try_step(step, sale_id, request) returns (status, response)
+ * try_step(step, id, request) returns (status, response)
  *
- *	 A step of creating a sale, with refusals as an answer: 404, 409 or 422.  What was
+ *	 A step of buying or selling, with refusals as an answer: 404, 409 or 422.  What was
  *	 refused leaves nothing, and no lock.
- *	 step  place: place_sale(), 201; reserve: reserve_sale() of 12_trading_saga.sql, 202
+ *	 step  buy: create_purchase(), 201; place: place_sale(), 201; reserve: reserve_sale() of
+ *	 12_trading_saga.sql, 202   id  of the purchase or sale
  */
-CREATE FUNCTION trading.try_step(step text, sale_id text, request jsonb,
+CREATE FUNCTION trading.try_step(step text, id text, request jsonb,
 	OUT status integer, OUT response jsonb)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
 	detail text;
 BEGIN
-	IF step = 'place' THEN
-		PERFORM trading.place_sale(sale_id, request);
-		status := 201;
-	ELSE
-		PERFORM trading.reserve_sale(sale_id, request);
-		status := 202;
-	END IF;
-	response := jsonb_build_object('saleId', sale_id);
+	status := 201;
+	response := jsonb_build_object('saleId', id);
+	CASE step
+		WHEN 'buy' THEN
+			PERFORM trading.create_purchase(request || jsonb_build_object('id', id));
+			response := jsonb_build_object('purchaseId', id);
+		WHEN 'place' THEN
+			PERFORM trading.place_sale(id, request);
+		WHEN 'reserve' THEN
+			PERFORM trading.reserve_sale(id, request);
+			status := 202;
+	END CASE;
 EXCEPTION
 	WHEN SQLSTATE 'TR404' OR SQLSTATE 'TR409' OR SQLSTATE 'TR422' THEN
 		GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
@@ -552,26 +557,28 @@ EXCEPTION
 		response := jsonb_build_object('code', SQLERRM, 'detail', detail);
 	WHEN unique_violation THEN
 		status := 409;
-		response := jsonb_build_object('code', 'ID_IN_USE', 'detail', 'sale ' || sale_id);
+		response := jsonb_build_object('code', 'ID_IN_USE', 'detail', step || ' ' || id);
+	WHEN check_violation OR not_null_violation OR data_exception THEN
+		IF step <> 'buy' THEN
+			RAISE;
+		END IF;
+		status := 422;
+		response := jsonb_build_object('code', 'INVALID_LINES', 'detail',
+			'a line needs a product, a quantity above 0 and a price');
 END
 $$;
 COMMENT ON FUNCTION trading.try_step(text, text, jsonb) IS
-	'a step of creating a sale; a refusal is an HTTP status and a body';
-
-/* How requests for sales are called where idempotency keys are kept. */
-CREATE FUNCTION trading.sales_endpoint() RETURNS text
-LANGUAGE sql IMMUTABLE
-AS $$ SELECT 'POST /sales' $$;
-COMMENT ON FUNCTION trading.sales_endpoint() IS
-	'endpoint that a sale''s idempotency key belongs to';
+	'a step of buying or selling; a refusal is an HTTP status and a body';
 
 /*
- * begin_request(idempotency_key, request, in_flight_ttl) returns (status, response, execution)
+ * begin_request(endpoint, idempotency_key, request, in_flight_ttl)
+ *	 returns (status, response, execution)
  *
  *	 Has the request been answered before?  status NULL: no; run it, then end_request().
  *	 P 2.2.
+ *	 endpoint  POST /purchases or POST /sales: each has its own keys
  */
-CREATE FUNCTION trading.begin_request(idempotency_key text, request jsonb,
+CREATE FUNCTION trading.begin_request(endpoint text, idempotency_key text, request jsonb,
 	in_flight_ttl interval DEFAULT '60 seconds',
 	OUT status integer, OUT response jsonb, OUT execution uuid)
 LANGUAGE sql VOLATILE
@@ -580,34 +587,75 @@ AS $$
 		CASE WHEN b.status IS NOT NULL
 			THEN coalesce(b.response, jsonb_build_object('code', b.code)) END,
 		b.execution
-	FROM acme_outbox.idempotency_begin(trading.sales_endpoint(), idempotency_key, request,
+	FROM acme_outbox.idempotency_begin(endpoint, idempotency_key, request,
 		in_flight_ttl => in_flight_ttl) b
 $$;
-COMMENT ON FUNCTION trading.begin_request(text, jsonb, interval) IS
+COMMENT ON FUNCTION trading.begin_request(text, text, jsonb, interval) IS
 	'the answer that a request has had, or none: run it';
 
 /*
- * end_request(idempotency_key, status, response, execution) returns void
+ * end_request(endpoint, idempotency_key, status, response, execution) returns void
  *
  *	 Keeps an answer for those who ask again; but not a 503, which may come out otherwise.
  */
-CREATE FUNCTION trading.end_request(idempotency_key text, status integer, response jsonb,
-	execution uuid)
+CREATE FUNCTION trading.end_request(endpoint text, idempotency_key text, status integer,
+	response jsonb, execution uuid)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
 	IF status = 503 THEN
-		PERFORM acme_outbox.idempotency_abandon(trading.sales_endpoint(), idempotency_key,
+		PERFORM acme_outbox.idempotency_abandon(endpoint, idempotency_key,
 			execution => execution);
 	ELSE
-		PERFORM acme_outbox.idempotency_complete(trading.sales_endpoint(), idempotency_key,
-			status, response, execution => execution);
+		PERFORM acme_outbox.idempotency_complete(endpoint, idempotency_key, status, response,
+			execution => execution);
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION trading.end_request(text, integer, jsonb, uuid) IS
+COMMENT ON FUNCTION trading.end_request(text, text, integer, jsonb, uuid) IS
 	'keep an answer for those who ask again';
+
+/*
+ * answer_request(endpoint, step, idempotency_key, request) returns (status, response)
+ *
+ *	 A request that is one step, in a transaction of its own with the tenant set.  The
+ *	 answer, a refusal too, stays the same.
+ */
+CREATE FUNCTION trading.answer_request(endpoint text, step text, idempotency_key text,
+	request jsonb, OUT status integer, OUT response jsonb)
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+	execution uuid;
+BEGIN
+	SELECT b.* INTO status, response, execution
+		FROM trading.begin_request(endpoint, idempotency_key, request) b;
+	IF status IS NULL THEN
+		SELECT t.* INTO status, response FROM trading.try_step(step,
+			coalesce(request ->> 'id', gen_random_uuid()::text), request) t;
+		PERFORM trading.end_request(endpoint, idempotency_key, status, response, execution);
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION trading.answer_request(text, text, text, jsonb) IS
+	'run a request once per idempotency key';
+
+/*
+ * create_purchase_request(idempotency_key, request) returns (status, response)
+ *
+ *	 What an HTTP layer calls, in a transaction of its own with the tenant set.
+ *	 idempotency_key  the header's; NULL: none   request  as create_purchase's
+ *	 Result: 201 {purchaseId}; 404, 409 and 422 {code, detail}; 409 {code} for a key in
+ *	 flight or used for another request.
+ *	 Safe to repeat: with a key.
+ */
+CREATE FUNCTION trading.create_purchase_request(idempotency_key text, request jsonb,
+	OUT status integer, OUT response jsonb)
+LANGUAGE sql VOLATILE
+AS $$ SELECT * FROM trading.answer_request('POST /purchases', 'buy', idempotency_key, request) $$;
+COMMENT ON FUNCTION trading.create_purchase_request(text, jsonb) IS
+	'create a purchase once per idempotency key; returns an HTTP status and a body';
 
 /*
  * create_sale_request(idempotency_key, request) returns (status, response)
@@ -616,24 +664,12 @@ COMMENT ON FUNCTION trading.end_request(text, integer, jsonb, uuid) IS
  *	 idempotency_key  the header's; NULL: none   request  as create_sale's
  *	 Result: 201 {saleId}; 404, 409 and 422 {code, detail}; 409 {code} for a key in flight
  *	 or used for another request.
- *	 Safe to repeat: with a key.  The answer, a refusal too, stays the same.
+ *	 Safe to repeat: with a key.
  */
 CREATE FUNCTION trading.create_sale_request(idempotency_key text, request jsonb,
 	OUT status integer, OUT response jsonb)
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-	execution uuid;
-BEGIN
-	SELECT b.* INTO status, response, execution
-		FROM trading.begin_request(idempotency_key, request) b;
-	IF status IS NULL THEN
-		SELECT t.* INTO status, response FROM trading.try_step('place',
-			coalesce(request ->> 'id', gen_random_uuid()::text), request) t;
-		PERFORM trading.end_request(idempotency_key, status, response, execution);
-	END IF;
-END
-$$;
+LANGUAGE sql VOLATILE
+AS $$ SELECT * FROM trading.answer_request('POST /sales', 'place', idempotency_key, request) $$;
 COMMENT ON FUNCTION trading.create_sale_request(text, jsonb) IS
 	'create a sale once per idempotency key; returns an HTTP status and a body';
 

@@ -226,7 +226,8 @@ DECLARE
 BEGIN
 	PERFORM acme_outbox.context(tenant_id, traceparent);
 	SELECT b.* INTO status, response, execution
-		FROM trading.begin_request(idempotency_key, request, trading.hold_time()) b;
+		FROM trading.begin_request('POST /sales', idempotency_key, request,
+			trading.hold_time()) b;
 	IF status IS NOT NULL THEN
 		RETURN;
 	END IF;
@@ -237,7 +238,7 @@ BEGIN
 		PERFORM acme_outbox.context(tenant_id);
 		SELECT f.* INTO status, response FROM trading.finish_saga(sale_id) f;
 	END IF;
-	PERFORM trading.end_request(idempotency_key, status, response, execution);
+	PERFORM trading.end_request('POST /sales', idempotency_key, status, response, execution);
 	COMMIT;
 END
 $$;

@@ -11,7 +11,7 @@ BEGIN;
 SELECT acme_outbox.context('acme');
 SELECT trading.create_deal('{"id": "deal-:n", "traderId": "trader-:trader",
   "customerId": "customer-:customer", "currency": "EUR"}');
-SELECT trading.create_purchase('{"id": "buy-:n", "dealId": "deal-:n", "supplierId": "supplier-:trader",
+SELECT status FROM trading.create_purchase_request('buy-:n', '{"id": "buy-:n", "dealId": "deal-:n", "supplierId": "supplier-:trader",
   "lines": [{"id": "line-:n", "product": "copper", "quantity": :quantity, "unitPrice": :price}]}');
 COMMIT;
 BEGIN;
