@@ -16,7 +16,9 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_enum.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "entries.h"
 #include "miscadmin.h"
@@ -36,6 +38,26 @@
 
 /* what a claimed row costs in the relay besides its payload */
 #define ENTRY_OVERHEAD_BYTES 256
+
+#define MAX_KEYS 3
+
+/* The indexes that are read, as sql/10_tables.sql makes them. */
+typedef struct OwnIndex
+{
+	const char *name;
+	bool		partial;
+	int			nkeys;
+	AttrNumber	keys[MAX_KEYS];
+} OwnIndex;
+
+static const OwnIndex own_indexes[] = {
+	{INDEX_PKEY, false, 2, {ENTRY_ORIGIN, ENTRY_ID}},
+	{INDEX_XID, false, 3, {ENTRY_ORIGIN, ENTRY_XID, ENTRY_ID}},
+	{INDEX_DUE, true, 2, {ENTRY_ORIGIN, ENTRY_NEXT_ATTEMPT_AT}},
+	{INDEX_WAITING_KEY, true, 3, {ENTRY_ORIGIN, ENTRY_MESSAGE_KEY, ENTRY_ID}},
+	{INDEX_SCHEDULED, true, 2, {ENTRY_ORIGIN, ENTRY_NEXT_ATTEMPT_AT}},
+	{INDEX_FAILED, true, 2, {ENTRY_ORIGIN, ENTRY_FAILED_AT}},
+};
 
 Oid
 entries_relation(const char *name)
@@ -81,10 +103,26 @@ is_own(const Trigger *trigger)
 	return false;
 }
 
+/* A column that the extension leaves null at times must not be. */
+static bool
+demands_value(TupleDesc desc)
+{
+	static const AttrNumber may_be_null[] = {
+		ENTRY_CLAIM_ID, ENTRY_PUBLISHED_AT, ENTRY_NEXT_ATTEMPT_AT, ENTRY_FAILED_AT,
+		ENTRY_HOLD_REASON, ENTRY_ROUTING_KEY, ENTRY_MESSAGE_KEY, ENTRY_TENANT_ID,
+		ENTRY_TRACEPARENT, ENTRY_HEADERS, ENTRY_PAYLOAD_HASH, ENTRY_LAST_ERROR
+	};
+
+	for (int i = 0; i < lengthof(may_be_null); i++)
+		if (TupleDescAttr(desc, may_be_null[i] - 1)->attnotnull)
+			return true;
+	return false;
+}
+
 /*
  * Is the table as the extension made it, so that a change of this kind
  * (TRIGGER_TYPE_...) needs nothing of the executor?  Not if an administrator gave it
- * a trigger, a rule, a policy, a check or a column.
+ * a trigger, a rule, a policy, a check, a column or a NOT NULL, or made it a partition.
  */
 bool
 entries_plain(Relation heap, int16 event)
@@ -95,8 +133,9 @@ entries_plain(Relation heap, int16 event)
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 		if ((triggers->triggers[i].tgtype & event) != 0 && !is_own(&triggers->triggers[i]))
 			return false;
-	return heap->rd_rel->relkind == RELKIND_RELATION &&
+	return heap->rd_rel->relkind == RELKIND_RELATION && !heap->rd_rel->relispartition &&
 		RelationGetNumberOfAttributes(heap) == ENTRY_LAST_ERROR &&
+		!demands_value(RelationGetDescr(heap)) &&
 		!heap->rd_rel->relrowsecurity && heap->rd_rules == NULL &&
 		(constraints == NULL || constraints->num_check == 0);
 }
@@ -144,11 +183,64 @@ init_key(ScanKey key, Relation index, const EntryCondition *condition)
 						   condition->procedure, condition->value);
 }
 
+static bool
+is_as_made(Relation index, Relation heap)
+{
+	Form_pg_index form = index->rd_index;
+	const OwnIndex *own = own_indexes;
+
+	while (strcmp(own->name, RelationGetRelationName(index)) != 0)
+		own++;
+	return form->indrelid == RelationGetRelid(heap) &&
+		index->rd_rel->relam == BTREE_AM_OID && form->indnkeyatts == own->nkeys &&
+		memcmp(form->indkey.values, own->keys, sizeof(AttrNumber) * own->nkeys) == 0 &&
+		own->partial != heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+}
+
+/*
+ * An index that lacks entries, or has others, would hide rows from the lanes for ever.  The
+ * planner would not take it either.
+ */
+static void
+check_index(Relation index, Relation heap)
+{
+	if (!index->rd_index->indisvalid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not valid", RelationGetRelationName(index)),
+				 errdetail("It is being built, or that failed; entries may be missing in it."),
+				 errhint("If nobody is building it: REINDEX INDEX " ACME_OUTBOX_SCHEMA ".%s",
+						 RelationGetRelationName(index))));
+	if (!is_as_made(index, heap))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not the extension's", RelationGetRelationName(index)),
+				 errdetail("Its table, columns or predicate are others."),
+				 errhint("Restore it as CREATE EXTENSION acme_outbox makes it.")));
+}
+
+/* REINDEX CONCURRENTLY may give the name to another index at any moment. */
+static Relation
+open_index(EntryTable *table, const char *name)
+{
+	for (;;)
+	{
+		Relation	index = index_open(entries_relation(name), AccessShareLock);
+
+		if (strcmp(RelationGetRelationName(index), name) == 0)
+		{
+			check_index(index, table->heap);
+			return index;
+		}
+		index_close(index, AccessShareLock);
+	}
+}
+
 static void
 open_scan(EntryScan *scan, EntryTable *table, const char *index_name, int nkeys)
 {
 	scan->table = table;
-	scan->index = index_open(entries_relation(index_name), AccessShareLock);
+	scan->index = open_index(table, index_name);
 	scan->slot = table_slot_create(table->heap, NULL);
 	scan->desc = index_beginscan(table->heap, scan->index, table->snapshot, nkeys, 0);
 }

@@ -5,9 +5,10 @@
  * The usual insert goes to the table and its indexes directly: preparing and
  * forgetting an executor for one row costs more than the row.  That is safe only
  * for the table as the extension made it.  If an administrator gave it a trigger,
- * a rule, a policy, a check, a column or a default that is not a constant, the executor does
- * the insert, with all that belongs to it; so it does where the event id is the caller's,
- * because ON CONFLICT is the executor's.  Both ways write the same row (test/sql/publish).
+ * a rule, a policy, a check, a column, a NOT NULL or a default that is not a constant, the
+ * executor does the insert, with all that belongs to it; so it does where the event id is
+ * the caller's, because ON CONFLICT is the executor's.  Both ways write the same row
+ * (test/sql/entry_insert).
  *
  * A partial index whose predicate asks for a column that the new row has not is not even
  * opened: four of the extension's own are about entries that wait or have failed.
@@ -203,17 +204,6 @@ has_constant_defaults(Relation table)
 	return constant;
 }
 
-/* A column that may be null in the extension's table, but not in this one. */
-static bool
-lacks_value(Relation table, const NewEntry *entry)
-{
-	for (int i = 0; i < NEW_COUNT; i++)
-		if (entry->nulls[i] == 'n' &&
-			TupleDescAttr(RelationGetDescr(table), column_of[i] - 1)->attnotnull)
-			return true;
-	return false;
-}
-
 static void
 set_column(TupleTableSlot *slot, AttrNumber column, Datum value)
 {
@@ -335,8 +325,7 @@ entry_insert(NewEntry *entry)
 
 	PreventCommandIfReadOnly("INSERT");
 	table = open_table();
-	plain = entries_plain(table, TRIGGER_TYPE_INSERT) && has_constant_defaults(table) &&
-		!lacks_value(table, entry);
+	plain = entries_plain(table, TRIGGER_TYPE_INSERT) && has_constant_defaults(table);
 	if (plain)
 		insert_row(table, entry);
 	table_close(table, NoLock);

@@ -10,7 +10,7 @@
  *
  * The triggers of the extension are for changes by hand: their conditions are
  * false for these two.  If an administrator gave the table a trigger, a rule, a
- * policy, a check or a column, the caller's kept plan does it instead.
+ * policy, a check, a column or a NOT NULL, the caller's kept plan does it instead.
  */
 #include "acme_outbox.h"
 
@@ -29,6 +29,8 @@ entry_update_begin(EntryUpdate *update, EntryTable *table)
 {
 	if (!entries_plain(table->heap, TRIGGER_TYPE_UPDATE))
 		return false;
+	/* subscribers must be able to tell which row it is */
+	CheckCmdReplicaIdentity(table->heap, CMD_UPDATE);
 	MemSet(update, 0, sizeof(*update));
 	update->table = table;
 	update->old = table_slot_create(table->heap, NULL);
