@@ -223,6 +223,10 @@ is($platform->sql('SELECT page, line, one, other FROM operation.books WHERE NOT 
 	'the books balance');
 is($platform->app('trading', q{SELECT status, count(*) FROM trading.deal GROUP BY 1 ORDER BY 1}),
 	"DRAFT|2\nINVOICED|17", 'every deal is invoiced but two that were not locked');
+is($platform->sql(q{SELECT count(*) FROM acme_outbox.outbox e WHERE e.event_name IN ('commission.commission.calculated',
+	'accounting.invoice.issued', 'accounting.invoice.processed') AND NOT EXISTS (SELECT FROM acme_outbox.outbox l
+	WHERE l.event_name = 'trading.deal.locked' AND l.trace_id = e.trace_id AND l.traceparent = e.traceparent)}), 0,
+	'whatever came of a locked deal has its trace, reprocessed or not');
 
 # The token.
 
