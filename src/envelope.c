@@ -26,7 +26,9 @@
 static void
 append_string(StringInfo out, const char *name, const char *value)
 {
-	appendStringInfo(out, "\"%s\":", name);
+	appendStringInfoChar(out, '"');
+	appendStringInfoString(out, name);
+	appendStringInfoString(out, "\":");
 	if (value == NULL)
 		appendStringInfoString(out, "null");
 	else
@@ -53,8 +55,9 @@ append_header(StringInfo out, const Envelope *envelope)
 {
 	Datum		id = UUIDPGetDatum(&envelope->event_id);
 
-	appendStringInfo(out, "\"header\":{\"eventId\":\"%s\",",
-					 DatumGetCString(DirectFunctionCall1(uuid_out, id)));
+	appendStringInfoString(out, "\"header\":{\"eventId\":\"");
+	appendStringInfoString(out, DatumGetCString(DirectFunctionCall1(uuid_out, id)));
+	appendStringInfoString(out, "\",");
 	append_string(out, "traceId", envelope->trace_id);
 	appendStringInfoString(out, ",\"version\":\"" ENVELOPE_VERSION "\",");
 	append_string(out, "schemaVersion", envelope->schema_version);
