@@ -13,7 +13,7 @@
 #include "utils/builtins.h"
 
 #define MARK_ENTRIES(next_attempt_at) \
-	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHING', claim_id = $2," \
+	"UPDATE ONLY acme_outbox.outbox_entry SET status = 'PUBLISHING', claim_id = $2," \
 	" next_attempt_at = " next_attempt_at ", hold_reason = NULL" \
 	" WHERE ctid = ANY ($1) AND status = "
 #define MARK_TYPES {TIDARRAYOID, INT8OID}
@@ -29,7 +29,7 @@ static KeptPlan mark_failed_plan = {
 };
 
 #define HOLD_ENTRIES(reason) \
-	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = 'infinity', hold_reason = " reason \
+	"UPDATE ONLY acme_outbox.outbox_entry SET next_attempt_at = 'infinity', hold_reason = " reason \
 	" WHERE ctid = ANY ($1) AND status = 'PENDING' RETURNING id"
 
 static KeptPlan hold_plan = {

@@ -88,8 +88,8 @@ static KeptPlan record_plan = {
 
 static KeptPlan origins_plan = {
 	"WITH RECURSIVE o (origin) AS ("
-	" (SELECT e.origin FROM acme_outbox.outbox_entry e ORDER BY e.origin, e.id LIMIT 1)"
-	" UNION ALL SELECT (SELECT e.origin FROM acme_outbox.outbox_entry e"
+	" (SELECT e.origin FROM ONLY acme_outbox.outbox_entry e ORDER BY e.origin, e.id LIMIT 1)"
+	" UNION ALL SELECT (SELECT e.origin FROM ONLY acme_outbox.outbox_entry e"
 	" WHERE e.origin > o.origin ORDER BY e.origin, e.id LIMIT 1)"
 	" FROM o WHERE o.origin IS NOT NULL)"
 	" SELECT origin FROM o WHERE origin IS NOT NULL",

@@ -31,8 +31,8 @@
 #define WAITING_LOOKS 100
 
 static KeptPlan wake_plan = {
-	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = $2"
-	" WHERE ctid = ANY (ARRAY(SELECT ctid FROM acme_outbox.outbox_entry WHERE ctid = $1"
+	"UPDATE ONLY acme_outbox.outbox_entry SET next_attempt_at = $2"
+	" WHERE ctid = ANY (ARRAY(SELECT ctid FROM ONLY acme_outbox.outbox_entry WHERE ctid = $1"
 	" AND status = 'PENDING' AND hold_reason = 'KEY' FOR NO KEY UPDATE SKIP LOCKED))",
 	2, {TIDOID, TIMESTAMPTZOID}
 };
@@ -207,12 +207,12 @@ keyorder_wake(EntryTable *table, const char *key, int64 now)
 static KeptPlan sweep_plan = {
 	"WITH waiting (key) AS MATERIALIZED ("
 	" SELECT DISTINCT h.message_key FROM ("
-	" SELECT e.message_key FROM acme_outbox.outbox_entry e"
+	" SELECT e.message_key FROM ONLY acme_outbox.outbox_entry e"
 	" WHERE e.origin = $1 AND e.next_attempt_at = 'infinity'"
 	" AND e.hold_reason IS DISTINCT FROM 'SCHEDULED'"
 	" AND e.status = 'PENDING' AND e.hold_reason = 'KEY' LIMIT 10000) h),"
 	" busy_key (key) AS MATERIALIZED ("
-	" SELECT e.message_key FROM acme_outbox.outbox_entry e WHERE e.origin = $1"
+	" SELECT e.message_key FROM ONLY acme_outbox.outbox_entry e WHERE e.origin = $1"
 	" AND e.id = ANY (ARRAY("
 	" SELECT unnest(c.ids) FROM acme_outbox.outbox_claim c WHERE c.origin = $1"
 	" UNION ALL SELECT unnest(s.skipped) FROM ("
@@ -223,16 +223,16 @@ static KeptPlan sweep_plan = {
 	" first AS ("
 	" SELECT f.* FROM waiting w CROSS JOIN LATERAL ("
 	" SELECT e.ctid AS tid, e.status, e.hold_reason, e.next_attempt_at"
-	" FROM acme_outbox.outbox_entry e"
+	" FROM ONLY acme_outbox.outbox_entry e"
 	" WHERE e.origin = $1 AND e.message_key = w.key AND e.next_attempt_at IS NOT NULL"
 	" AND (e.status = 'PENDING'"
 	" OR e.status = 'FAILED' AND e.next_attempt_at = 'infinity' AND e.failed_at IS NOT NULL)"
 	" AND e.hold_reason IS DISTINCT FROM 'SCHEDULED' AND e.lanes_done & 1 = 0"
 	" ORDER BY e.origin, e.message_key, e.id LIMIT 1) f"
 	" WHERE w.key NOT IN (SELECT b.key FROM busy_key b))"
-	" UPDATE acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp()"
+	" UPDATE ONLY acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp()"
 	" WHERE ctid = ANY (ARRAY("
-	" SELECT r.ctid FROM acme_outbox.outbox_entry r"
+	" SELECT r.ctid FROM ONLY acme_outbox.outbox_entry r"
 	" WHERE r.ctid = ANY (ARRAY("
 	" SELECT f.tid FROM first f WHERE f.status = 'PENDING' AND f.hold_reason = 'KEY'"
 	" AND f.next_attempt_at = 'infinity' LIMIT $2))"

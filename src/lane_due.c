@@ -41,8 +41,8 @@
 #define FULL_LOOK_SHARE 50
 
 static KeptPlan admit_plan = {
-	"UPDATE acme_outbox.outbox_entry SET hold_reason = 'DUE' WHERE ctid = ANY (ARRAY("
-	"SELECT ctid FROM acme_outbox.outbox_entry WHERE ctid = ANY ($1)"
+	"UPDATE ONLY acme_outbox.outbox_entry SET hold_reason = 'DUE' WHERE ctid = ANY (ARRAY("
+	"SELECT ctid FROM ONLY acme_outbox.outbox_entry WHERE ctid = ANY ($1)"
 	" AND status = 'PENDING' AND hold_reason = 'SCHEDULED' FOR NO KEY UPDATE SKIP LOCKED))",
 	1, {TIDARRAYOID}
 };

@@ -12,7 +12,7 @@
 #include "plans.h"
 
 static KeptPlan lock_plan = {
-	"SELECT 1 FROM acme_outbox.outbox_entry WHERE ctid = $1 FOR NO KEY UPDATE SKIP LOCKED",
+	"SELECT 1 FROM ONLY acme_outbox.outbox_entry WHERE ctid = $1 FOR NO KEY UPDATE SKIP LOCKED",
 	1, {TIDOID}
 };
 

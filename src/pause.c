@@ -28,9 +28,9 @@ static KeptPlan read_plan = {
 };
 
 static KeptPlan let_go_plan = {
-	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp(),"
+	"UPDATE ONLY acme_outbox.outbox_entry SET next_attempt_at = clock_timestamp(),"
 	" hold_reason = 'RETRY' WHERE ctid = ANY (ARRAY("
-	"SELECT ctid FROM acme_outbox.outbox_entry WHERE ctid = ANY ($1)"
+	"SELECT ctid FROM ONLY acme_outbox.outbox_entry WHERE ctid = ANY ($1)"
 	" AND status = 'PENDING' AND hold_reason = 'PAUSED' FOR NO KEY UPDATE SKIP LOCKED))",
 	1, {TIDARRAYOID}
 };

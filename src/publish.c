@@ -38,7 +38,7 @@ static KeptPlan same_event_plan = {
 	" AND event_name = $4 AND payload_hash IS NOT DISTINCT FROM $5"
 	" AND message_key IS NOT DISTINCT FROM $7"
 	" AND tenant_id IS NOT DISTINCT FROM $8 AND (entry_type = 'JOB') = $9"
-	" FROM acme_outbox.outbox_entry WHERE event_id = $1 AND origin = $6",
+	" FROM ONLY acme_outbox.outbox_entry WHERE event_id = $1 AND origin = $6",
 	9, {UUIDOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID}
 };
 

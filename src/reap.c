@@ -41,7 +41,7 @@ typedef struct Reaping
 	" FROM acme_outbox.outbox_claim c" \
 	" LEFT JOIN acme_outbox.relay_lease l ON l.origin = c.origin" \
 	" CROSS JOIN LATERAL (SELECT r.status, r.claim_id, r.event_name" \
-	" FROM acme_outbox.outbox_entry r" \
+	" FROM ONLY acme_outbox.outbox_entry r" \
 	" WHERE r.origin = c.origin AND r.id = ANY (c.ids) OFFSET 0) e" \
 	" WHERE c.claimed_at <= clock_timestamp() - $1 * interval '1 second'" \
 	" AND e.status = 'PUBLISHING' AND e.claim_id = c.claim_id"
@@ -64,9 +64,9 @@ static KeptPlan stuck_types_plan = {
 /* PUBLISHING rows without a claim, among the $2 lowest and highest ids */
 static KeptPlan lost_plan = {
 	"SELECT count(*), min(e.id) FROM ("
-	"(SELECT id, status, claim_id FROM acme_outbox.outbox_entry"
+	"(SELECT id, status, claim_id FROM ONLY acme_outbox.outbox_entry"
 	" WHERE origin = $1 ORDER BY origin, id LIMIT $2)"
-	" UNION (SELECT id, status, claim_id FROM acme_outbox.outbox_entry"
+	" UNION (SELECT id, status, claim_id FROM ONLY acme_outbox.outbox_entry"
 	" WHERE origin = $1 ORDER BY origin DESC, id DESC LIMIT $2)) e"
 	" WHERE e.status = 'PUBLISHING' AND NOT EXISTS"
 	" (SELECT FROM acme_outbox.outbox_claim c WHERE c.claim_id = e.claim_id)",
@@ -92,7 +92,7 @@ static KeptPlan lock_claim_plan = {
 
 /* the claim's rows, at most $3, become FAILED; of a blocked key they go on waiting */
 static KeptPlan fail_plan = {
-	"UPDATE acme_outbox.outbox_entry e SET status = 'FAILED', claim_id = NULL,"
+	"UPDATE ONLY acme_outbox.outbox_entry e SET status = 'FAILED', claim_id = NULL,"
 	" failed_at = coalesce(e.failed_at, clock_timestamp()), hold_reason = NULL,"
 	" next_attempt_at = CASE WHEN e.message_key IS NOT NULL AND e.lanes_done & 1 = 0 AND coalesce("
 	" (SELECT t.failed_key_policy::text FROM acme_outbox.topic_policy t"
@@ -100,7 +100,7 @@ static KeptPlan fail_plan = {
 	" last_error = 'stranded in PUBLISHING for ' || $5 ||"
 	" ', never confirmed; reaper' || coalesce('; before that: ' || left(e.last_error, 900), '')"
 	" WHERE e.ctid = ANY (ARRAY("
-	" SELECT r.ctid FROM acme_outbox.outbox_entry r WHERE r.origin = $2"
+	" SELECT r.ctid FROM ONLY acme_outbox.outbox_entry r WHERE r.origin = $2"
 	" AND r.id = ANY (ARRAY(SELECT unnest(c.ids) FROM acme_outbox.outbox_claim c"
 	" WHERE c.claim_id = $1)) AND r.status = 'PUBLISHING' AND r.claim_id = $1"
 	" ORDER BY r.origin, r.id LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED))",
@@ -110,7 +110,7 @@ static KeptPlan fail_plan = {
 /* what is left of the claim; it goes when nothing is */
 static KeptPlan shrink_plan = {
 	"UPDATE acme_outbox.outbox_claim c SET ids = ARRAY("
-	" SELECT r.id FROM acme_outbox.outbox_entry r"
+	" SELECT r.id FROM ONLY acme_outbox.outbox_entry r"
 	" WHERE r.origin = c.origin AND r.id = ANY (c.ids)"
 	" AND r.status = 'PUBLISHING' AND r.claim_id = c.claim_id"
 	" ORDER BY r.origin, r.id)"

@@ -47,20 +47,20 @@ static KeptPlan close_claim_plan = {
 };
 
 static KeptPlan lock_plan = {
-	"SELECT 1 FROM acme_outbox.outbox_entry WHERE ctid = $1 AND claim_id = $2"
+	"SELECT 1 FROM ONLY acme_outbox.outbox_entry WHERE ctid = $1 AND claim_id = $2"
 	" AND status = 'PUBLISHING' FOR NO KEY UPDATE SKIP LOCKED",
 	2, {TIDOID, INT8OID}
 };
 
 static KeptPlan published_plan = {
-	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHED', claim_id = NULL,"
+	"UPDATE ONLY acme_outbox.outbox_entry SET status = 'PUBLISHED', claim_id = NULL,"
 	" published_at = clock_timestamp(), lanes_done = lanes_done | $3, last_error = NULL"
 	" WHERE ctid = ANY ($1) AND claim_id = $2 AND status = 'PUBLISHING' RETURNING id",
 	3, {TIDARRAYOID, INT8OID, INT2OID}
 };
 
 static KeptPlan published_redacted_plan = {
-	"UPDATE acme_outbox.outbox_entry SET status = 'PUBLISHED', claim_id = NULL,"
+	"UPDATE ONLY acme_outbox.outbox_entry SET status = 'PUBLISHED', claim_id = NULL,"
 	" published_at = clock_timestamp(), lanes_done = lanes_done | $3, last_error = NULL,"
 	" payload = $4, redacted = true"
 	" WHERE ctid = $1 AND claim_id = $2 AND status = 'PUBLISHING'",
@@ -70,7 +70,7 @@ static KeptPlan published_redacted_plan = {
 #define ONE_PLAN_ARGS 11
 
 static KeptPlan one_plan = {
-	"UPDATE acme_outbox.outbox_entry SET claim_id = NULL,"
+	"UPDATE ONLY acme_outbox.outbox_entry SET claim_id = NULL,"
 	" status = $3::text::acme_outbox.entry_status, next_attempt_at = $4,"
 	" hold_reason = $5::text::acme_outbox.hold_reason, attempts = $6, holds = $7,"
 	" failed_at = $8, lanes_done = lanes_done | $9,"

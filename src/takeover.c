@@ -49,7 +49,7 @@ static KeptPlan done_plan = {
 
 /* PUBLISHING without an open claim: only in a database restored from a dump. */
 static KeptPlan orphans_plan = {
-	"UPDATE acme_outbox.outbox_entry e SET claim_id = NULL,"
+	"UPDATE ONLY acme_outbox.outbox_entry e SET claim_id = NULL,"
 	" status = CASE WHEN $2 AND failed_at IS NULL THEN 'PENDING'::acme_outbox.entry_status"
 	" ELSE 'FAILED'::acme_outbox.entry_status END,"
 	" next_attempt_at = CASE WHEN $2 AND failed_at IS NULL THEN clock_timestamp() END,"

@@ -32,7 +32,7 @@ PG_FUNCTION_INFO_V1(acme_outbox_entry_finished);
 PG_FUNCTION_INFO_V1(acme_outbox_entry_over);
 
 static KeptPlan requeue_plan = {
-	"UPDATE acme_outbox.outbox_entry SET next_attempt_at ="
+	"UPDATE ONLY acme_outbox.outbox_entry SET next_attempt_at ="
 	" coalesce(nullif(next_attempt_at, 'infinity'), clock_timestamp()),"
 	" hold_reason = 'RETRY', claim_id = NULL, failed_at = NULL,"
 	" lanes_done = CASE WHEN $3 THEN 0 ELSE lanes_done END"
@@ -42,7 +42,7 @@ static KeptPlan requeue_plan = {
 };
 
 static KeptPlan give_up_plan = {
-	"UPDATE acme_outbox.outbox_entry SET next_attempt_at = NULL, hold_reason = NULL,"
+	"UPDATE ONLY acme_outbox.outbox_entry SET next_attempt_at = NULL, hold_reason = NULL,"
 	" claim_id = NULL, failed_at = CASE WHEN status = 'FAILED' THEN clock_timestamp() END"
 	" WHERE origin = $1 AND id = $2 AND (status = 'FAILED' AND failed_at IS NULL"
 	" OR status IN ('PUBLISHED', 'ARCHIVED') AND next_attempt_at IS NOT NULL)",
@@ -50,7 +50,7 @@ static KeptPlan give_up_plan = {
 };
 
 static KeptPlan redact_plan = {
-	"UPDATE acme_outbox.outbox_entry SET payload = $3, redacted = true"
+	"UPDATE ONLY acme_outbox.outbox_entry SET payload = $3, redacted = true"
 	" WHERE origin = $1 AND id = $2 AND status IN ('PUBLISHED', 'ARCHIVED')",
 	3, {TEXTOID, INT8OID, TEXTOID}
 };
