@@ -133,18 +133,23 @@ read_catalog(void)
 	catalog = fresh;
 }
 
-/* The table; a lock taken now may bring the news that it is another one. */
+/*
+ * The table.  Its lock may bring the news that it is another one, or has changed; what is
+ * read under the lock stays true, whatever else is invalidated meanwhile.
+ */
 static Relation
 open_table(void)
 {
-	Relation	table;
-
 	for (;;)
 	{
+		Relation	table;
+
 		if (!OidIsValid(catalog.table))
 			read_catalog();
 		table = try_table_open(catalog.table, RowExclusiveLock);
-		if (table != NULL && OidIsValid(catalog.table))
+		if (!OidIsValid(catalog.table))
+			read_catalog();
+		if (table != NULL && RelationGetRelid(table) == catalog.table)
 			return table;
 		if (table != NULL)
 			table_close(table, NoLock);
