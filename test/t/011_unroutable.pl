@@ -44,7 +44,12 @@ for my $name (qw(UnboundEvent MissingEvent))
 			"SELECT hold_reason = 'UNROUTABLE' AND holds >= 2 FROM acme_outbox.outbox_entry WHERE event_name = '$name'"),
 		"$name: held as UNROUTABLE, more than once");
 }
-# A later event of a key that waits. (In the same window the broker would take it.)
+# A later event of a key that waits. (In the same window the broker would take it, so it
+# is published while the first one is not about to be tried.)
+$node->wait_sql(<<'SQL') or die "it does not wait\n";
+SELECT status = 'PENDING' AND next_attempt_at > clock_timestamp() + interval '500 ms'
+  FROM acme_outbox.outbox_entry WHERE event_name = 'UnboundEvent'
+SQL
 $node->publish_one('stuck-1', 'BehindEvent');
 ok($node->wait_sql("SELECT hold_reason = 'KEY' FROM acme_outbox.outbox_entry WHERE event_name = 'BehindEvent'"),
 	'an event behind a held one of its key waits');
@@ -87,7 +92,7 @@ is(scalar @events, scalar @lines, 'each line of the log is a JSON object');
 is(join(' ', grep { !/^"sqlstate"/ } map { /("\w+":"-?\d+")/g } @lines), '', 'numbers are numbers');
 cmp_ok(scalar(() = join('', @lines) =~ /"\w+":-?\d+[,}]/g), '>', 20, 'of which there are some');
 my @back = grep { $_->{msg} eq 'a message came back, no queue is bound for it' } @events;
-is(scalar @back, 1, 'what came back more than once is one line');
+cmp_ok(scalar @back, '<=', 1 + (time() - $^T) / 60, 'what came back again and again is a line a minute');
 is("@{ $back[0] }{qw(exchange routing_key id)}",
 	'unbound k ' . $node->sql("SELECT id FROM acme_outbox.outbox_entry WHERE event_name = 'UnboundEvent'"),
 	'with its topic, key and entry');

@@ -101,19 +101,20 @@ refuses('missing extension', NOT_INSTALLED, 'extension', env => { PGDATABASE => 
 # ---- the other statuses, and the other commands ----
 
 my %nobody = (uri => 'amqp://127.0.0.1:1');
-my @once = ('--once', '--connect-timeout', '100ms');
-ends(0, args => \@once);
-ends(TEMPORARY, args => \@once, %nobody);
+ends(0, args => ['--once']);
+my $epoch = $node->sql("SELECT epoch FROM acme_outbox.relay_acquire('shop', 'another one')");
+ends(TEMPORARY, args => ['--once']);
+$node->sql("SELECT acme_outbox.relay_release('shop', $epoch)");
 
 AcmeOutbox::Consumer->new($node, $broker);
 my %consume = (command => 'consume', user => 'eater');
-my @consume = ('--queue', 'work', '--consumer', 'eat', '--handler', 'public.handle', @once);
+my @consume = ('--queue', 'work', '--consumer', 'eat', '--handler', 'public.handle', '--once');
 ends(0, %consume, args => \@consume);
 ends(USAGE, %consume, args => ['--queue', 'work']);
 ends(CONFIG_FILE, %consume, args => [ @consume, '--config', $file ]);
 ends(DATABASE, %consume, args => \@consume, env => { PGPORT => 1 });
 ends(PUBLISHER, %consume, args => \@consume, uri => $broker->uri(password => 'hunter2'));
-ends(TEMPORARY, %consume, args => \@consume, %nobody);
+ends(TEMPORARY, %consume, args => [ @consume, '--queue', 'nowhere' ]);
 ends(NOT_INSTALLED, %consume, args => [ @consume, '--handler', 'public.nobody' ]);
 ends(NOT_PERMITTED, %consume, args => \@consume, user => 'stranger');
 
