@@ -225,7 +225,10 @@ log_drop(const struct broker *b, const struct broker_host *host, bool was_open,
 			 LOG_TEXT("reason", b->problem), LOG_NUM("code", code),
 			 LOG_NUM("retry_ms", delay), LOG_TEXT("host", host->name),
 			 LOG_NUM("port", atoi(host->port)),
-			 LOG_NUM("hosts", b->settings.uri.count), LOG_CONNECTION(b));
+			 LOG_NUM("hosts", b->settings.uri.count),
+			 LOG_TEXT("next_step", was_open ? "" : "check host and port in "
+					  "RABBITMQ_URI, and that the broker runs"),
+			 LOG_CONNECTION(b));
 }
 
 /* The round is over, or a connection that was ready. */

@@ -94,8 +94,13 @@ check_handler(struct report *report, struct session *s, const char *consumer,
 
 	if (result == NULL || db_failed(result))
 	{
-		report_line(report, VERDICT_FAIL, "handler", "CREATE FUNCTION "
-					"schema.function(message jsonb) RETURNS void", "%s", s->error);
+		report_line(report, VERDICT_FAIL, "handler",
+					result && db_state_is(result, "42501") ?
+					"as an administrator: SELECT acme_outbox."
+					"grant_consumer(role, schema)" :
+					"name it schema.function, without arguments, or create it: "
+					"CREATE FUNCTION schema.function(message jsonb) RETURNS void",
+					"%s", s->error);
 		PQclear(result);
 		return;
 	}

@@ -26,6 +26,9 @@
 	"SELECT DISTINCT topic FROM (SELECT topic FROM acme_outbox.outbox_entry" \
 	" WHERE origin = $1 AND status = 'PENDING' LIMIT 10000) e LIMIT 50"
 
+#define MAY_READ_SQL \
+	"SELECT has_table_privilege('acme_outbox.outbox_entry', 'SELECT')"
+
 #define BACKLOG_SQL \
 	"SELECT pending, publishing, failed, unroutable + nacked, skipped," \
 	" coalesce(date_trunc('second', oldest_age)::text, '-')," \
@@ -357,13 +360,19 @@ find_topics(struct report *report, struct session *s, const char *origin,
 			struct check_topics *topics)
 {
 	const char *values[] = {origin};
-	PGresult   *result = ask(report, s, VERDICT_SKIP, "topics",
-							 topics->count > 0 ?
-							 "those of --topic are looked for; a role that may read "
-							 "the outbox would add those of what waits" :
-							 "name them: --topic NAME, repeatable",
-							 TOPICS_SQL, 1, values);
+	const char *next_step = topics->count > 0 ?
+		"those of --topic are looked for" : "name them: --topic NAME, repeatable";
+	PGresult   *result = ask(report, s, VERDICT_SKIP, "topics", next_step,
+							 MAY_READ_SQL, 0, NULL);
+	bool		may_read = result && PQgetvalue(result, 0, 0)[0] == 't';
 
+	if (result && !may_read)
+		report_line(report, VERDICT_SKIP, "topics", next_step, "this role may not "
+					"read the outbox, to see where what waits is to go");
+	PQclear(result);
+	if (!may_read)
+		return;
+	result = ask(report, s, VERDICT_SKIP, "topics", next_step, TOPICS_SQL, 1, values);
 	for (int i = 0; result && i < PQntuples(result); i++)
 		check_add_topic(topics, PQgetvalue(result, i, 0),
 						strlen(PQgetvalue(result, i, 0)));

@@ -117,12 +117,15 @@ parse_ranged(struct config *config, const struct setting_rule *rule,
 	const char *kind = rule->type == TYPE_SIZE ? "a size like 8MiB" :
 		rule->type == TYPE_DURATION ? "a duration like 500ms, 10s or 1min" :
 		"a whole number";
+	bool		negative = *text == '-';
 	char		min[NUMBER_TEXT_MAX],
 				max[NUMBER_TEXT_MAX];
 
-	if (!parse_quantity(text, units, number))
+	if (!parse_quantity(text + negative, units, number))
 		return config_fail(config, "setting \"%s\" (%s): \"%s\" is not %s",
 					rule->name, origin, text, kind);
+	if (negative)
+		*number = -*number;
 	if (*number >= rule->min && *number <= rule->max)
 		return true;
 	config_format_number(rule, rule->min, min);

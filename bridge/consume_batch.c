@@ -311,6 +311,8 @@ is_setup(const char *sqlstate)
 	return strcmp(sqlstate, "OX201") == 0 || strcmp(sqlstate, "OX202") == 0;
 }
 
+#define TIMED_OUT "canceling statement due to statement timeout"
+
 /*
  * What the server itself says of why it ended a statement, else a text of ours:
  * a handler or trigger may raise the same SQLSTATE, with a payload in its text.
@@ -319,7 +321,7 @@ static const char *
 safe_message(const char *message)
 {
 	static const char *const known[] = {
-		"canceling statement due to statement timeout",
+		TIMED_OUT,
 		"canceling statement due to user request",
 		"terminating connection due to administrator command",
 		"out of memory",
@@ -364,7 +366,10 @@ lose_batch(struct consume *c, const PGresult *result, msec_t now)
 		return;
 	log_warn("a batch ended without a result, its messages are run apart",
 			 LOG_NUM("messages", batch->count),
-			 LOG_TEXT("sqlstate", failure.sqlstate));
+			 LOG_TEXT("sqlstate", failure.sqlstate),
+			 LOG_TEXT("reason", failure.message),
+			 LOG_TEXT("next_step", strcmp(failure.message, TIMED_OUT) == 0 ?
+					  "make the handler faster, or raise batch-timeout" : ""));
 	c->limit = batch->count > 1 ? batch->count / 2 : 1;
 	deliveries_lost(&c->deliveries, batch->members, batch->count, &failure,
 					now);
@@ -408,10 +413,15 @@ static void
 handle_failed_statement(struct consume *c, const PGresult *result, msec_t now)
 {
 	if (is_nobodys_fault(db_sqlstate(result)))
+	{
 		pause_batches(c, result, now);
+		consume_note_failure(c, result, "batch");
+	}
 	else
+	{
 		lose_batch(c, result, now);
-	consume_note_failure(c, result, "batch");
+		consume_note_stale(c, result);
+	}
 }
 
 /* ---- results ---- */

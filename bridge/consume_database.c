@@ -69,8 +69,8 @@ next_step_for(const PGresult *result)
 		return "run SELECT acme_outbox.create_inbox(schema), and "
 			"ALTER ROLE ... SET acme_outbox.inbox_schema = schema";
 	if (db_state_is(result, "OX202"))
-		return "create the handler: CREATE FUNCTION schema.function(message "
-			"jsonb) RETURNS void";
+		return "name the handler schema.function, without arguments, or create "
+			"it: CREATE FUNCTION schema.function(message jsonb) RETURNS void";
 	if (db_state_is(result, "42501"))
 		return "run SELECT acme_outbox.grant_consumer(role, schema), and GRANT "
 			"EXECUTE on the handler";
@@ -88,6 +88,12 @@ consume_note_failure(struct consume *c, const PGresult *result,
 			 LOG_TEXT("sqlstate", db_sqlstate(result)),
 			 LOG_TEXT("reason", *next ? db_message(result) : ""),
 			 LOG_TEXT("next_step", next));
+	consume_note_stale(c, result);
+}
+
+void
+consume_note_stale(struct consume *c, const PGresult *result)
+{
 	if (db_is_stale(result))
 		db_drop(&c->db, DB_NOT_INSTALLED,
 				"the extension was replaced or dropped, looking for it anew");

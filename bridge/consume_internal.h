@@ -108,6 +108,7 @@ void		consume_drop_batch(struct consume *c, msec_t now);
 void		consume_make_db(struct consume *c);
 void		consume_note_failure(struct consume *c, const PGresult *result,
 								 const char *what);
+void		consume_note_stale(struct consume *c, const PGresult *result);
 void		consume_probe(struct consume *c, msec_t now);
 
 /* consume_broker.c */

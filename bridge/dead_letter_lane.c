@@ -49,6 +49,23 @@ waiting(const struct dead_letter_lane *lane)
 	return lane->deliveries->in_state[DELIVERY_DEAD] + under_way(lane);
 }
 
+static const char *
+next_step_for(int code)
+{
+	switch (code)
+	{
+		case AMQP_NO_ROUTE:
+			return "bind a queue to the exchange for the routing key "
+				DEAD_LETTER_KEY;
+		case AMQP_NOT_FOUND:
+			return "declare the exchange in this virtual host";
+		case AMQP_ACCESS_REFUSED:
+			return "grant the broker's user write on the exchange";
+		default:
+			return "";
+	}
+}
+
 static void
 fail(struct dead_letter_lane *lane, const char *reason, int code, msec_t now)
 {
@@ -60,7 +77,8 @@ fail(struct dead_letter_lane *lane, const char *reason, int code, msec_t now)
 		log_warn("dead letters are not taken, their messages stay in the queue",
 				 LOG_TEXT("exchange", lane->settings.exchange),
 				 LOG_TEXT("reason", reason), LOG_NUM("code", code),
-				 LOG_NUM("messages", count), LOG_NUM("retry_ms", delay));
+				 LOG_NUM("messages", count), LOG_NUM("retry_ms", delay),
+				 LOG_TEXT("next_step", next_step_for(code)));
 	lane->troubled = true;
 }
 

@@ -160,6 +160,17 @@ subscription_deadline(const struct subscription *s)
 	return s->deadline;
 }
 
+static const char *
+next_step_for(int code)
+{
+	if (code == AMQP_NOT_FOUND)
+		return "declare the queue, or check its name and the virtual host in "
+			"RABBITMQ_URI";
+	if (code == AMQP_ACCESS_REFUSED)
+		return "grant the broker's user read on the queue";
+	return "";
+}
+
 static void
 note_trouble(struct subscription *s, int code, const char *reason, int forgotten,
 			 msec_t now)
@@ -171,7 +182,8 @@ note_trouble(struct subscription *s, int code, const char *reason, int forgotten
 		log_warn("the queue gives no messages, retrying",
 				 LOG_TEXT("queue", s->settings.queue), LOG_NUM("code", code),
 				 LOG_TEXT("reason", reason), LOG_NUM("retry_ms", delay),
-				 LOG_NUM("forgotten", forgotten));
+				 LOG_NUM("forgotten", forgotten),
+				 LOG_TEXT("next_step", next_step_for(code)));
 	s->troubled = true;
 }
 

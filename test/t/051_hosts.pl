@@ -48,7 +48,8 @@ sub lines
 # All dead: each is tried once before the bridge waits.
 my $bridge = AcmeOutbox::Bridge->start($node, undef, args => \@quick,
 	uri => broker_hosts("127.0.0.1:$dead", "127.0.0.1:$dead2", "[::1]:$dead"));
-ok(wait_until(sub { lines($bridge, 'broker not reachable.*retry_ms') >= 3 }), 'all dead: it waits and tries again');
+ok(wait_until(sub { lines($bridge, 'broker not reachable.*retry_ms.* next_step="check host and port') >= 3 }),
+	'all dead: it waits, tries again, and says what to look at');
 is($bridge->stop(10), 0, 'all dead: it stops');
 my $rounds = lines($bridge, 'broker not reachable.*retry_ms');
 my $next = lines($bridge, 'trying the next address');

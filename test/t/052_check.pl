@@ -59,6 +59,7 @@ like($text, qr/^OK +$_ /m, "all well: $_")
   for 'settings', 'postgresql', 'encoding', 'primary', 'pooler', 'extension', 'contract',
   'privileges', 'origin', 'adopted', 'worker', 'broker', 'tls', 'login', 'vhost', 'blocking', 'topic';
 like($text, qr/^SKIP +topics .*\n +-> .*--topic/m, 'all well: the role may not read the topics');
+unlike(slurp_file($node->logfile), qr/permission denied for table/, 'all well: and asked before it tried');
 like($text, qr/^WARN +lease .*nobody/m, 'all well: nobody sends what waits');
 like($text, qr/^OK +backlog +2 waiting/m, 'all well: the backlog is counted');
 like($text, qr/RabbitMQ 3\.\d+/, 'all well: the broker\'s version');

@@ -43,7 +43,7 @@ sub refuses
 	is(scalar(() = $bridge->log_text =~ /level=(warn|error)|^acme-outbox-bridge:/mg), 1, "$what: in one line");
 	return;
 }
-refuses('no handler', 76, qr/sqlstate=OX202 .*next_step="create the handler/, '--handler', 'public.nobody');
+refuses('no handler', 76, qr/sqlstate=OX202 .*next_step="name the handler schema.function/, '--handler', 'public.nobody');
 refuses('no right', 77, qr/sqlstate=42501 .*grant_consumer/, { user => 'relay' });
 refuses('no database', 69, qr/cannot start: the database is not usable/, { env => { PGPORT => 1 } });
 refuses('wrong password', 74, qr/refused the login/, { uri => $broker->uri(password => 'wrong') });
@@ -56,7 +56,8 @@ $broker->permit('bridge');
 
 $broker->delete_queue('work');
 my $eater = $consumer->start(@args);
-ok($eater->wait_for_log(qr/gives no messages, retrying" queue=work code=404/), 'no queue: it waits');
+ok($eater->wait_for_log(qr/gives no messages, retrying" queue=work code=404.* next_step="declare the queue/),
+	'no queue: it waits, and says what for');
 $broker->declare_queue('work', 'x-queue-type' => 'quorum');
 ok($eater->wait_for_log(qr/msg=consuming/), 'and finds it');
 flows('a late queue');
@@ -75,7 +76,9 @@ for my $way ('no exchange', 'no binding')
 {
 	$way eq 'no exchange' ? $broker->delete_exchange('dlx') : $broker->unbind('dead', 'dlx', 'dead-letter');
 	$broker->fill('work', map { envelope("$way $_", 'fail', secret => 's') } 1 .. 3);
-	ok($eater->wait_for_log(qr/dead letters are not taken/, since => 1), "$way: one line says so");
+	my $step = $way eq 'no exchange' ? 'declare the exchange' : 'bind a queue to the exchange';
+	ok($eater->wait_for_log(qr/dead letters are not taken.* next_step="$step/, since => 1),
+		"$way: one line says so, and what to do");
 	flows($way);
 	is($broker->count('dead'), 0, "$way: no dead letter arrived");
 	$broker->declare_exchange('dlx', 'direct');

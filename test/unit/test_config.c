@@ -240,6 +240,9 @@ bad_quantities(void **state)
 	}
 	assert_error(load("--origin=a", "--window=1.5"), EXIT_USAGE, "whole number");
 	assert_error(load("--origin=a", "--window=5s"), EXIT_USAGE, "whole number");
+	assert_error(load("--origin=a", "--window=-5"), EXIT_USAGE,
+				 "\"-5\" is out of range, 1 to");
+	assert_error(load("--origin=a", "--window=--5"), EXIT_USAGE, "whole number");
 	assert_error(load("--origin=a", "--claim-bytes=1MB"), EXIT_USAGE, "8MiB");
 }
 
