@@ -8,6 +8,7 @@ use AcmeOutbox::Broker;
 use AcmeOutbox::Cluster;
 use AcmeOutbox::Consumer;
 use FindBin;
+use JSON::PP;
 use lib "$FindBin::RealBin/../docs";
 use Page;
 use PostgreSQL::Test::Utils;
@@ -35,7 +36,7 @@ report('all is well', 0, [ qr/^OK +inbox +in schema "acme_outbox"/m, qr/^OK +pri
 report('no exchange', 78, [qr/"nowhere" does not exist/], '--dead-letter-exchange', 'nowhere');
 report('refused messages', 0, [qr/where refused messages go/]);
 report('no queue', 78, [qr/^FAIL +queue +"none" does not exist/m], '--queue', 'none');
-report('no handler', 78, [qr/^FAIL +handler +handler public.nobody\(jsonb\) does not exist/m], '--handler', 'public.nobody');
+report('no handler', 78, [qr/^FAIL +handler +handler public.nobody\(jsonb\) does not exist.*\n +-> name it schema.function/m], '--handler', 'public.nobody');
 $node->sql('REVOKE EXECUTE ON FUNCTION handle(jsonb) FROM PUBLIC');
 report('no right to it', 78, [qr/^FAIL +handler +public.handle exists, and may not be executed/m]);
 report('a stranger', 78, [ qr/^FAIL +privileges /m, qr/grant_consumer/ ], { user => 'relay' });
@@ -50,9 +51,15 @@ my $docs = ($ENV{ACME_STAGE} // "$FindBin::RealBin/../..") . '/docs';
 my $page = Page->read_page("$docs/consume.md");
 my @setup = grep { $_->{language} eq 'sql' } Page->read_page("$docs/inbox.md")->blocks;
 $node->sql($_->{text}) for @setup[ 0, 1 ];
-$broker->declare_queue('trading.invoices', 'x-queue-type' => 'quorum');
-$broker->declare_exchange('trading.dlx', 'direct');
-$broker->fill('trading.invoices', '{"header": {"eventId": "i-1"}, "body": {"payload": {"dealId": "d-1"}}}');
+
+my ($topology) = map { $_->{text} } grep { $_->{language} eq 'json' } $page->blocks;
+my $user = "trading-$broker->{vhost}";
+$topology =~ s/"trading"/"$user"/g;
+$topology =~ s/"shop"/"$broker->{vhost}"/g;
+$broker->declare_exchange('accounting.events');
+$broker->api('POST', 'definitions', decode_json($topology));
+ok($broker->post('accounting.events', 'accounting.invoice.processed', $_), 'its queue hears invoices')
+  for '{"header": {"eventId": "i-1"}, "body": {"payload": {"dealId": "d-1"}}}', 'no envelope';
 
 my ($commands) = grep { $_->{language} eq 'sh' } $page->blocks;
 $commands->{text} =~ s/\\\n\s*//g;
@@ -60,12 +67,19 @@ my @words = map { [ split ' ', $_ ] } split /\n/, $commands->{text};
 is(join(' ', map { $_->[1] } @words), 'check consume', 'the page checks, then consumes');
 my @run = map {
 	my ($program, $command, @args) = @$_;
-	AcmeOutbox::Bridge->start($node, $broker, command => $command, origin => '', user => 'trading_app', args => \@args);
+	AcmeOutbox::Bridge->start($node, $broker, command => $command, origin => '', user => 'trading_app',
+		uri => $broker->uri(user => $user, password => 'change-me'), args => \@args);
 } @words;
 is($run[0]->wait_exit(20), 0, 'its check finds nothing wrong') or diag $run[0]->stdout_text;
 ok($node->wait_sql("SELECT status = 'INVOICED' FROM trading.deal WHERE id = 'd-1'"), 'its consumer invoices the deal');
+ok($broker->wait_count('trading.dlq', 1), 'what is no envelope is a dead letter');
 is($run[1]->stop, 0, 'and stops');
-is($broker->count('trading.invoices'), 0, 'the message is acknowledged');
+is($broker->count('trading.invoices'), 0, 'the messages are acknowledged');
+is(AcmeOutbox::Bridge->start(
+		$node, $broker, command => 'reprocess', origin => '', uri => $broker->uri(user => $user, password => 'change-me'),
+		args => [ '--dlq', 'trading.dlq', '--queue', 'trading.invoices' ])->wait_exit(20),
+	0, 'its rights are those that reprocess takes');
+is($broker->count('trading.invoices'), 1, 'and the dead letter is back');
 
 $node->stop;
 done_testing();
