@@ -147,29 +147,56 @@ send_run(struct consume *c, msec_t now)
 
 /* ---- choosing ---- */
 
+/* The property message_id, or an empty text. */
 static void
-log_given_up(const struct delivery *d, bool publishes)
+message_id_of(const struct delivery *d, char id[MESSAGE_ID_MAX])
 {
 	struct frame header = {.payload = d->header.data + d->header.head,
 	.length = (uint32_t) buffer_length(&d->header)};
 	amqp_basic_properties_t *p;
 	amqp_pool_t pool;
 	uint64_t	size;
-	char		id[MESSAGE_ID_MAX] = "";
 
+	*id = '\0';
 	init_amqp_pool(&pool, POOL_PAGE);
 	if (frame_decode_header(&header, &pool, &size, &p) &&
 		p->_flags & AMQP_BASIC_MESSAGE_ID_FLAG &&
 		utf8_is_text(p->message_id.bytes, p->message_id.len))
-		snprintf(id, sizeof(id), "%.*s", (int) p->message_id.len,
+		snprintf(id, MESSAGE_ID_MAX, "%.*s", (int) p->message_id.len,
 				 (const char *) p->message_id.bytes);
+	empty_amqp_pool(&pool);
+}
+
+static void
+log_given_up(const struct delivery *d, bool publishes)
+{
+	char		id[MESSAGE_ID_MAX];
+
+	message_id_of(d, id);
 	log_warn("message given up", LOG_TEXT("message_id", id),
 			 LOG_TEXT("routing_key", d->routing_key.bytes),
 			 LOG_TEXT("sqlstate", d->failure.sqlstate),
 			 LOG_NUM("attempts", d->attempts),
 			 LOG_TEXT("to", publishes ? "dead-letter exchange" :
 					  "refused, the queue's own dead-letter exchange"));
-	empty_amqp_pool(&pool);
+}
+
+/* One line a minute for each kind of failure: nobody waits for its last try. */
+static void
+log_failed(struct consume *c, const struct delivery *d, msec_t now)
+{
+	char		id[MESSAGE_ID_MAX];
+	int			unlogged;
+
+	if (!refusals_note(&c->failures, d->routing_key.bytes, d->failure.sqlstate,
+					   now, &unlogged))
+		return;
+	message_id_of(d, id);
+	log_warn("the handler failed, the message is tried again",
+			 LOG_TEXT("message_id", id),
+			 LOG_TEXT("routing_key", d->routing_key.bytes),
+			 LOG_TEXT("sqlstate", d->failure.sqlstate),
+			 LOG_NUM("attempts", d->attempts), LOG_NUM("more", unlogged));
 }
 
 /* What became of a member; the summary counts what the broker is told. */
@@ -522,6 +549,8 @@ handle_outcome(struct consume *c, struct delivery *d, const PGresult *result,
 		delivery_failed(&c->deliveries, d,
 						atoi(PQgetvalue(result, row, COLUMN_ATTEMPTS)),
 						&failure, now);
+		if (d->state == DELIVERY_WAITING)
+			log_failed(c, d, now);
 	}
 	note_given_up(c, d);
 }

@@ -7,6 +7,7 @@
 #include "db.h"
 #include "dead_letter_lane.h"
 #include "deliveries.h"
+#include "refusals.h"
 #include "subscription.h"
 
 #define CONSUME_NAME_MAX	512
@@ -64,6 +65,7 @@ struct consume
 	struct dead_letter_lane lane;
 	struct deliveries deliveries;
 	struct batch batch;
+	struct refusals failures;	/* of the handler, by routing key and SQLSTATE */
 	bool		probed;			/* this connection's session can handle messages */
 	int			limit;			/* messages of the next batch */
 

@@ -3,6 +3,8 @@
  *		Which refused messages are worth a line in the log: one for each exchange
  *		and routing key in a minute, with the number of those not logged before.
  *
+ * A consumer counts its handler's failures so, by routing key and SQLSTATE.
+ *
  * Bounded: routing keys may be as many as there are orders.
  */
 #include "refusals.h"

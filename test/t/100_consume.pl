@@ -36,6 +36,9 @@ ok($consumer->wait_once('a', 'f', 'p'), 'a duplicate, a parked and a retried one
 is($node->sql("SELECT event_id, reason FROM acme_outbox.parked_open"), 'p|INVALID_STATE', 'one is parked');
 is($node->sql("SELECT attempts FROM acme_outbox.consumer_attempt WHERE event_id = 'f'"),
 	2, 'two failures were counted');
+is(scalar(() = $eater->log_text =~ /msg="the handler failed, the message is tried again" .*routing_key=work sqlstate=P0001 attempts=1 more=0/g),
+	1, 'the first is logged, with its SQLSTATE');
+unlike($eater->log_text, qr/attempts=2 more/, 'and the second is not');
 
 # Headers of every kind.
 
