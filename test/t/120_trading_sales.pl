@@ -148,11 +148,34 @@ like($purchase, qr/^201\|\{"purchaseId": "[-0-9a-f]{36}"\}$/, 'a purchase is mad
 is($trading->as($app, $buy), $purchase, 'and answered the same when it comes again');
 is($trading->as($app, $buy =~ s/"quantity": 1/"quantity": 2/r), '409|{"code": "IDEMPOTENCY_KEY_REUSE"}',
 	'another under its key is refused');
-for my $bad ('"quantity": 0', '"quantity": "many"', '"amount": 1')
+for my $bad ('"quantity": 0', '"quantity": "many"', '"quantity": "NaN"', '"quantity": 1e11', '"amount": 1')
 {
 	like($trading->as($app, $buy =~ s/'key'/NULL/r =~ s/"quantity": 1/$bad/r), qr/^422\|.*INVALID_LINES/, "$bad: refused");
 }
+for my $bad ('"unitPrice": "NaN"', '"unitPrice": -1', '"price": 2')
+{
+	like($trading->as($app, $buy =~ s/'key'/NULL/r =~ s/"unitPrice": 2/$bad/r), qr/^422\|.*INVALID_LINES/, "$bad: refused");
+}
+
+# An id that is too long for an event's key would be inventory's or accounting's dead letter.
+my $long = 'x' x 65;
+for my $bad (qq{"id": "$long", "product"}, '"id": "", "product"')
+{
+	like($trading->as($app, $buy =~ s/'key'/NULL/r =~ s/"product"/$bad/r), qr/^422\|.*INVALID_ID/, "$bad: refused");
+}
+like($trading->as($app, $buy =~ s/'key'/NULL/r =~ s/"dealId"/"id": "$long", "dealId"/r),
+	qr/^422\|.*INVALID_ID/, 'nor a purchase');
+for my $bad (qw(id traderId customerId))
+{
+	(undef, undef, $err) = $trading->try_as($app, 'SELECT trading.create_deal('
+		  . qq('{"id": "d-id", "traderId": "t", "customerId": "c", "currency": "EUR"}'::jsonb || '{"$bad": "$long"}') . ')');
+	like($err, qr/TR422: INVALID_ID/, "nor a deal by its $bad");
+}
 is($trading->sql($bought), $purchases + 1, 'one was made');
+
+$trading->as($app, $buy =~ s/'key'/NULL/r =~ s/"quantity": 1, "unitPrice": 2/"quantity": 1000.0004, "unitPrice": 1.004/r);
+is($trading->sql('SELECT count(*) FROM trading.purchase p WHERE p.amount <> (SELECT sum(l.quantity * l.unit_price)
+	FROM trading.purchase_line_item l WHERE l.purchase_id = p.id)'), 0, 'what it costs is what its lines cost');
 
 # Ten clients, or one that is impatient, with one key.
 
@@ -187,7 +210,11 @@ my %refused = (
 	'422 INVALID_LINES'       => q('{"dealId": "d8", "lines": []}'),
 	'422 INVALID_LINES '      => AcmeOutbox::Trading::sale_request('d8', 'pli-1' => 0),
 	'422 INVALID_LINES  '     => AcmeOutbox::Trading::sale_request('d8', 'pli-1' => 1, 'pli-1' => 1),
-	'422 INVALID_LINES   '    => q('{"dealId": "d8", "lines": "none"}'));
+	'422 INVALID_LINES   '    => q('{"dealId": "d8", "lines": "none"}'),
+	'422 INVALID_ID'          => q('{"id": "", "dealId": "d8", "lines": [{"lineItemId": "pli-1", "quantity": 0.01, "unitPrice": 1}]}'),
+	(map { '422 INVALID_LINES' . ' ' x ($_ + 4) => q('{"dealId": "d8", "lines": [{"lineItemId": "pli-1", )
+			. ('"quantity": "NaN", "unitPrice": 1', '"quantity": 0.01, "unitPrice": "NaN"',
+				'"quantity": 1000, "unitPrice": 999999999999', '"quantity": 0.01')[$_] . q(}]}') } 0 .. 3));
 my $before = $trading->sql('SELECT count(*) FROM acme_outbox.outbox');
 for my $answer (sort keys %refused)
 {
@@ -237,6 +264,11 @@ SELECT trading.create_sale('{"id": "sell", "dealId": "deal",
 	"lines": [{"lineItemId": "l", "quantity": 5, "unitPrice": 2}]}')
 SQL
 is(invoice('sale', 'sell'), 'parked', 'a sale that is not final is not invoiced');
+for my $version (qw(NULL '3.0.0' '2'))
+{
+	(undef, undef, $err) = $trading->try_as($app, "SELECT trading.lock_deal('deal', $version)");
+	like($err, qr/TR422: UNKNOWN_VERSION/, "no deal is locked as $version");
+}
 $trading->as($app, "SELECT trading.lock_deal('deal')");
 is(invoice('sale', 'nothing'), 'parked', 'nor is one that does not exist');
 is(invoice('sale', 'sell', tenant => 'other'), 'parked', 'or is another tenant\'s');

@@ -22,18 +22,18 @@ $broker->bind('spy', "acme.$_") for qw(platform notification);
 $platform->open_shop;
 $platform->start_all;
 
-# A deal, bought, sold and locked; the event ids of its sale and its locking.
+# A deal, bought, sold and locked, all three under one id; the event ids of its sale and its locking.
 sub trade
 {
 	my (%opt) = @_;
 	my $id = 'deal' . ++$deals;
 	my $line = $opt{shelf} // "line-$id";
-	my $buy = $opt{shelf} ? '' : qq{SELECT trading.create_purchase('{"dealId": "$id", "supplierId": "s",
+	my $buy = $opt{shelf} ? '' : qq{SELECT trading.create_purchase('{"id": "$id", "dealId": "$id", "supplierId": "s",
 		"lines": [{"id": "$line", "product": "tin", "quantity": 10, "unitPrice": 8}]}');};
 	$platform->app('trading', qq{
 		SELECT trading.create_deal('{"id": "$id", "traderId": "tom", "customerId": "carla", "currency": "EUR"}');
 		$buy
-		SELECT trading.create_sale('{"dealId": "$id",
+		SELECT trading.create_sale('{"id": "$id", "dealId": "$id",
 			"lines": [{"lineItemId": "$line", "quantity": 1, "unitPrice": 9}]}');
 		SELECT trading.lock_deal('$id', '2.0.0')});
 	return map { $platform->sql("SELECT event_id FROM acme_outbox.outbox_entry
@@ -123,6 +123,12 @@ like($platform->sql($history), qr/ReserveStock.*StockReserved.*trading\.sale\.cr
 	'in its order');
 is($platform->sql("SELECT string_agg(DISTINCT traceparent, ' ') FROM acme_outbox.outbox WHERE trace_id = '$trace'"), $traceparent,
 	'sampled, as the request was');
+
+# Of a locked deal that names nothing to invoice, nothing would be left if it were taken.
+
+like(($platform->try_as('accounting_app', q{SELECT acme_outbox.inbox_process('accounting.trading',
+	'{"header": {"eventId": "empty"}, "body": {"payload": {"tenantId": "acme", "dealId": "empty"}}}',
+	'accounting.on_trading_event')}))[2], qr/ERROR:.*the deal has nothing to invoice/, 'a deal without sources is a dead letter');
 
 # A client asks inventory for stock, and dies before it has the answer. Trading's clock gives its
 # saga up, and the stock is free.

@@ -22,6 +22,12 @@ COMMENT ON TYPE trading.source_status IS 'life of a purchase or sale; see guard_
 CREATE TYPE trading.deal_status AS ENUM ('DRAFT', 'LOCKED', 'PARTLY_INVOICED', 'INVOICED');
 COMMENT ON TYPE trading.deal_status IS 'derived from a deal''s purchases and sales';
 
+/* JSON's text "NaN" is a numeric too, and above every other one. */
+CREATE DOMAIN trading.quantity AS numeric(14, 3) CHECK (VALUE > 0 AND VALUE <> 'NaN');
+COMMENT ON DOMAIN trading.quantity IS 'how much is bought or sold';
+CREATE DOMAIN trading.price AS numeric(14, 2) CHECK (VALUE >= 0 AND VALUE <> 'NaN');
+COMMENT ON DOMAIN trading.price IS 'of a unit, in the deal''s currency';
+
 /* ---------------------------------------------------------------------------------------
  * Tables
  */
@@ -56,8 +62,8 @@ CREATE TABLE trading.purchase_line_item (
 	tenant_id   text NOT NULL DEFAULT acme_outbox.tenant(),
 	purchase_id text NOT NULL REFERENCES trading.purchase,
 	product     text NOT NULL,
-	quantity    numeric(14, 3) NOT NULL CHECK (quantity > 0),
-	unit_price  numeric(14, 2) NOT NULL CHECK (unit_price >= 0)
+	quantity    trading.quantity NOT NULL,
+	unit_price  trading.price NOT NULL
 );
 COMMENT ON TABLE trading.purchase_line_item IS
 	'what can be sold; its row lock is the serialisation point of selling it';
@@ -78,8 +84,8 @@ CREATE TABLE trading.sale_line (
 	sale_id      text NOT NULL REFERENCES trading.sale,
 	line_item_id text NOT NULL REFERENCES trading.purchase_line_item,
 	tenant_id    text NOT NULL DEFAULT acme_outbox.tenant(),
-	quantity     numeric(14, 3) NOT NULL CHECK (quantity > 0),
-	unit_price   numeric(14, 2) NOT NULL CHECK (unit_price >= 0),
+	quantity     trading.quantity NOT NULL,
+	unit_price   trading.price NOT NULL,
 	PRIMARY KEY (sale_id, line_item_id)
 );
 COMMENT ON TABLE trading.sale_line IS 'how much of which purchase line item a sale sells';
@@ -142,6 +148,25 @@ COMMENT ON FUNCTION trading.refuse(integer, text, text) IS
 	'refuse a request: raises TR404, TR409 or TR422 with a code and a detail';
 
 /*
+ * check_ids(ids) returns void
+ *
+ *	 Ids that callers choose become keys of events and of other services' tables, so one that
+ *	 is too long here would be a dead letter there.
+ *	 Errors: TR422 INVALID_ID.
+ */
+CREATE FUNCTION trading.check_ids(VARIADIC ids text[]) RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+	IF EXISTS (SELECT FROM unnest(ids) id
+			   WHERE (octet_length(id) BETWEEN 1 AND 64) IS NOT TRUE) THEN
+		PERFORM trading.refuse(422, 'INVALID_ID', 'an id has 1 to 64 bytes');
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION trading.check_ids(text[]) IS 'refuse ids that cannot be keys';
+
+/*
  * publish(event_name, aggregate, payload, ...) returns uuid
  *
  *	 Publishes on trading's exchange, for the transaction's tenant.  EVENTS.md lists what.
@@ -176,16 +201,18 @@ COMMENT ON FUNCTION trading.touch_deal(text) IS
  * create_deal(request) returns text: the deal's id
  *
  *	 request  {id?, traderId, customerId, currency}
+ *	 Errors: TR422 INVALID_ID; 23502 or 23514 no currency; 23505 the id is taken.
  */
 CREATE FUNCTION trading.create_deal(request jsonb) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-	deal trading.deal;
+	new_id text := coalesce(request ->> 'id', gen_random_uuid()::text);
+	deal   trading.deal;
 BEGIN
+	PERFORM trading.check_ids(new_id, request ->> 'traderId', request ->> 'customerId');
 	INSERT INTO trading.deal (id, trader_id, customer_id, currency)
-		VALUES (coalesce(request ->> 'id', gen_random_uuid()::text),
-				request ->> 'traderId', request ->> 'customerId', request ->> 'currency')
+		VALUES (new_id, request ->> 'traderId', request ->> 'customerId', request ->> 'currency')
 		RETURNING * INTO deal;
 	PERFORM trading.publish('trading.deal.created', deal.id, jsonb_build_object(
 		'dealId', deal.id, 'traderId', deal.trader_id, 'customerId', deal.customer_id,
@@ -300,7 +327,7 @@ COMMENT ON FUNCTION trading.sources_of(text) IS 'a deal''s purchases and sales, 
  *	 accounting invoices them.
  *	 schema_version  of the event: 1.0.0 as old instances of a rolling deploy say it, or
  *	 2.0.0; the routing key tells which (ADR-0036)
- *	 Errors: TR404 DEAL_NOT_FOUND; TR409 DEAL_NOT_OPEN, DEAL_EMPTY.
+ *	 Errors: TR404 DEAL_NOT_FOUND; TR409 DEAL_NOT_OPEN, DEAL_EMPTY; TR422 UNKNOWN_VERSION.
  */
 CREATE FUNCTION trading.lock_deal(deal_id text, schema_version text DEFAULT '2.0.0')
 RETURNS void
@@ -309,6 +336,9 @@ AS $$
 DECLARE
 	deal trading.deal := trading.open_deal(deal_id);
 BEGIN
+	IF (schema_version IN ('1.0.0', '2.0.0')) IS NOT TRUE THEN
+		PERFORM trading.refuse(422, 'UNKNOWN_VERSION', 'a locked deal is told of as 1.0.0 or 2.0.0');
+	END IF;
 	UPDATE trading.purchase p SET status = 'FINALISED' WHERE p.deal_id = deal.id;
 	UPDATE trading.sale s SET status = 'FINALISED' WHERE s.deal_id = deal.id;
 	IF trading.refresh_deal(deal.id) = 'DRAFT' THEN
@@ -334,7 +364,7 @@ COMMENT ON FUNCTION trading.lock_deal(text, text) IS
  * create_purchase(request) returns text: the purchase's id
  *
  *	 request  {id?, dealId, supplierId, lines: [{id?, product, quantity, unitPrice}]}
- *	 Errors: TR404 DEAL_NOT_FOUND; TR409 DEAL_NOT_OPEN.
+ *	 Errors: TR404 DEAL_NOT_FOUND; TR409 DEAL_NOT_OPEN; TR422 INVALID_ID.
  */
 CREATE FUNCTION trading.create_purchase(request jsonb) RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -344,15 +374,20 @@ DECLARE
 	purchase_id text := coalesce(request ->> 'id', gen_random_uuid()::text);
 	lines       jsonb;
 BEGIN
+	PERFORM trading.check_ids(purchase_id, request ->> 'supplierId');
+	PERFORM trading.check_ids(VARIADIC ARRAY(
+		SELECT l.id FROM jsonb_to_recordset(request -> 'lines') AS l (id text)
+		WHERE l.id IS NOT NULL));
 	INSERT INTO trading.purchase (id, deal_id, supplier_id, amount)
 		SELECT purchase_id, deal.id, request ->> 'supplierId', sum(l.quantity * l."unitPrice")
-		FROM jsonb_to_recordset(request -> 'lines') AS l (quantity numeric, "unitPrice" numeric);
+		FROM jsonb_to_recordset(request -> 'lines')
+			AS l (quantity trading.quantity, "unitPrice" trading.price);
 	WITH item AS (
 		INSERT INTO trading.purchase_line_item AS i (id, purchase_id, product, quantity, unit_price)
 			SELECT coalesce(l.id, gen_random_uuid()::text), purchase_id, l.product, l.quantity,
 				   l."unitPrice"
 			FROM jsonb_to_recordset(request -> 'lines')
-				AS l (id text, product text, quantity numeric, "unitPrice" numeric)
+				AS l (id text, product text, quantity trading.quantity, "unitPrice" trading.price)
 			RETURNING i.*)
 	SELECT jsonb_agg(jsonb_build_object('lineItemId', i.id, 'product', i.product,
 			'quantity', i.quantity, 'unitPrice', i.unit_price) ORDER BY i.id)
@@ -373,10 +408,16 @@ COMMENT ON FUNCTION trading.create_purchase(jsonb) IS
 
 CREATE TYPE trading.line AS (
 	line_item_id text,
-	quantity     numeric(14, 3),
-	unit_price   numeric(14, 2)
+	quantity     trading.quantity,
+	unit_price   trading.price
 );
 COMMENT ON TYPE trading.line IS 'how much of which line item is to be sold';
+
+/* amount_of(lines) returns numeric: what they cost.  Errors: 22003 more than an amount can be. */
+CREATE FUNCTION trading.amount_of(lines trading.line[]) RETURNS numeric
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT sum(l.quantity * l.unit_price)::numeric(14, 2) FROM unnest(lines) l $$;
+COMMENT ON FUNCTION trading.amount_of(trading.line[]) IS 'what lines cost';
 
 /*
  * lines_of(request) returns setof line
@@ -388,20 +429,25 @@ CREATE FUNCTION trading.lines_of(request jsonb) RETURNS SETOF trading.line
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
+	rule  CONSTANT text := 'a line needs a line item of its own, a quantity above 0 and a price';
 	lines trading.line[];
 BEGIN
 	SELECT array_agg((l."lineItemId", l.quantity, l."unitPrice")::trading.line)
 		INTO lines
 		FROM jsonb_to_recordset(request -> 'lines') AS l
-			("lineItemId" text, quantity numeric(14, 3), "unitPrice" numeric(14, 2));
-	IF (SELECT count(DISTINCT l.line_item_id) FILTER (WHERE l.quantity > 0 AND l.unit_price >= 0)
+			("lineItemId" text, quantity trading.quantity, "unitPrice" trading.price);
+	IF (SELECT count(DISTINCT l.line_item_id)
+				FILTER (WHERE l.quantity IS NOT NULL AND l.unit_price IS NOT NULL)
 			IS DISTINCT FROM nullif(cardinality(lines), 0) FROM unnest(lines) l) THEN
-		PERFORM trading.refuse(422, 'INVALID_LINES',
-			'a line needs a line item of its own, a quantity above 0 and a price');
+		PERFORM trading.refuse(422, 'INVALID_LINES', rule);
 	END IF;
+	PERFORM trading.amount_of(lines);
 	RETURN QUERY SELECT * FROM unnest(lines);
-EXCEPTION WHEN data_exception THEN
-	PERFORM trading.refuse(422, 'INVALID_LINES', SQLERRM);
+EXCEPTION
+	WHEN check_violation THEN
+		PERFORM trading.refuse(422, 'INVALID_LINES', rule);
+	WHEN data_exception THEN
+		PERFORM trading.refuse(422, 'INVALID_LINES', SQLERRM);
 END
 $$;
 COMMENT ON FUNCTION trading.lines_of(jsonb) IS 'lines of a request for a sale, checked';
@@ -480,7 +526,7 @@ COMMENT ON FUNCTION trading.check_availability(trading.line[]) IS
  *
  *	 The sale and its event, in the caller's transaction.  P 3, "as built".
  *	 Errors: TR404 DEAL_NOT_FOUND, LINE_ITEM_NOT_FOUND; TR409 DEAL_NOT_OPEN,
- *	 INSUFFICIENT_STOCK; TR422 INVALID_LINES.
+ *	 INSUFFICIENT_STOCK; TR422 INVALID_LINES, INVALID_ID.
  */
 CREATE FUNCTION trading.place_sale(sale_id text, request jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -488,8 +534,9 @@ AS $$
 DECLARE
 	lines  trading.line[] := ARRAY(SELECT l FROM trading.lines_of(request) l);
 	deal   trading.deal := trading.open_deal(request ->> 'dealId');
-	amount numeric(14, 2) := (SELECT sum(l.quantity * l.unit_price) FROM unnest(lines) l);
+	amount numeric(14, 2) := trading.amount_of(lines);
 BEGIN
+	PERFORM trading.check_ids(sale_id);
 	PERFORM trading.check_availability(lines);
 	INSERT INTO trading.sale (id, deal_id, amount) VALUES (sale_id, deal.id, amount);
 	INSERT INTO trading.sale_line (sale_id, line_item_id, quantity, unit_price)

@@ -100,6 +100,7 @@ COMMENT ON FUNCTION accounting.sources_of(jsonb) IS
  *	 Handler of accounting.trading.  Both versions of trading.deal.locked say what to
  *	 invoice; so does neither's routing key matter, nor its schema version.
  *	 No open period: parked, to be replayed when there is one.
+ *	 Errors: 22023 the message lists no source.
  *	 Safe to repeat, in whatever period: a source has one invoice, also under another event id.
  */
 CREATE FUNCTION accounting.on_trading_event(message jsonb) RETURNS void
@@ -111,6 +112,11 @@ DECLARE
 	invoice accounting.invoice;
 BEGIN
 	PERFORM acme_outbox.context(deal ->> 'tenantId');
+	IF NOT EXISTS (SELECT FROM accounting.sources_of(deal)) THEN
+		RAISE EXCEPTION 'the deal has nothing to invoice'
+			USING ERRCODE = 'invalid_parameter_value',
+				  DETAIL = 'A deal that is locked has purchases or sales; its event lists them.';
+	END IF;
 	IF NOT EXISTS (
 			SELECT FROM accounting.sources_of(deal) s WHERE NOT EXISTS (
 				SELECT FROM accounting.invoice i WHERE i.tenant_id = acme_outbox.tenant()
@@ -127,9 +133,9 @@ BEGIN
 	FOR source IN SELECT * FROM accounting.sources_of(deal) LOOP
 		INSERT INTO accounting.invoice
 				(invoice_id, deal_id, source_type, source_id, amount, currency, period, changed_at)
-			VALUES ('inv-' || source.id, deal ->> 'dealId', source.type, source.id,
+			VALUES (concat_ws('-', 'inv', source.type, source.id), deal ->> 'dealId', source.type, source.id,
 					source.amount, deal ->> 'currency', booked, clock_timestamp())
-			ON CONFLICT DO NOTHING
+			ON CONFLICT ON CONSTRAINT one_invoice_per_source DO NOTHING
 			RETURNING * INTO invoice;
 		CONTINUE WHEN NOT FOUND;
 		PERFORM accounting.tell(invoice, 'accounting.invoice.issued');

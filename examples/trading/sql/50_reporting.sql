@@ -42,7 +42,7 @@ CREATE TABLE reporting.rpt_line_item_summary (
 	currency      text NOT NULL,
 	last_event_at timestamptz NOT NULL,
 	last_event_id uuid,
-	PRIMARY KEY (tenant_id, document_id, line_item_id)
+	PRIMARY KEY (tenant_id, document, document_id, line_item_id)
 );
 CREATE INDEX rpt_line_item_summary_line ON reporting.rpt_line_item_summary (tenant_id, line_item_id);
 COMMENT ON TABLE reporting.rpt_line_item_summary IS
@@ -258,10 +258,10 @@ BEGIN
 		FOR line IN SELECT l FROM jsonb_array_elements(payload -> 'lines') l
 				ORDER BY l ->> 'lineItemId' LOOP
 			PERFORM reporting.project_event('reporting.rpt_line_item_summary',
-				jsonb_build_object('line_item_id', line -> 'lineItemId',
-					'document_id', coalesce(payload -> 'purchaseId', payload -> 'saleId')),
 				jsonb_build_object('document', split_part(name, '.', 2),
-					'deal_id', payload -> 'dealId', 'product', line -> 'product',
+					'document_id', coalesce(payload -> 'purchaseId', payload -> 'saleId'),
+					'line_item_id', line -> 'lineItemId'),
+				jsonb_build_object('deal_id', payload -> 'dealId', 'product', line -> 'product',
 					'quantity', line -> 'quantity', 'unit_price', line -> 'unitPrice',
 					'currency', payload -> 'currency'),
 				message);
@@ -431,9 +431,9 @@ $$;
 CREATE FUNCTION reporting.seed_line_item_summary()
 RETURNS TABLE (key jsonb, fields jsonb, event_at timestamptz)
 LANGUAGE sql AS $$
-	SELECT jsonb_build_object('tenant_id', l.tenant_id, 'document_id', l.document_id,
-				'line_item_id', l.line_item_id),
-		   jsonb_build_object('document', l.document, 'deal_id', l.deal_id,
+	SELECT jsonb_build_object('tenant_id', l.tenant_id, 'document', l.document,
+				'document_id', l.document_id, 'line_item_id', l.line_item_id),
+		   jsonb_build_object('deal_id', l.deal_id,
 				'product', l.product, 'quantity', l.quantity, 'unit_price', l.unit_price,
 				'currency', d.currency),
 		   clock_timestamp()
