@@ -15,9 +15,11 @@
  * acknowledged. All go to one exchange with one routing key, so that one that is
  * returned speaks for those behind it: none under way counts then, and all are
  * sent again later; what was confirmed meanwhile becomes a second copy. The same
- * holds for a nack, a channel that the broker closes (no such exchange, no
- * permission), a confirm that does not come and a connection that is lost. Messages
- * that wait here take part of the consumer's prefetch, which bounds them.
+ * holds for a channel that the broker closes (no such exchange, no permission), a
+ * confirm that does not come and a connection that is lost. A nack speaks for its own
+ * copies only: a queue that is full takes some and not others, and sends its nacks
+ * first; were those confirmed behind them sent again, they would fill it again.
+ * Messages that wait here take part of the consumer's prefetch, which bounds them.
  *
  * One line is logged when the trouble begins, one when it is over; those of the
  * connection itself are the broker's (broker.c).
@@ -66,18 +68,20 @@ next_step_for(int code)
 	}
 }
 
+/* So many copies do not count; what else the broker says of this round backs off no more. */
 static void
-fail(struct dead_letter_lane *lane, const char *reason, int code, msec_t now)
+fail(struct dead_letter_lane *lane, int count, const char *reason, int code,
+	 msec_t now)
 {
-	int			count = deliveries_unconfirm(lane->deliveries);
-	msec_t		delay = backoff_next(&lane->backoff, (uint32_t) random());
-
-	lane->retry_at = now + delay;
+	if (now >= lane->retry_at)
+		lane->retry_at = now + backoff_next(&lane->backoff,
+											(uint32_t) random());
 	if (!lane->troubled)
 		log_warn("dead letters are not taken, their messages stay in the queue",
 				 LOG_TEXT("exchange", lane->settings.exchange),
 				 LOG_TEXT("reason", reason), LOG_NUM("code", code),
-				 LOG_NUM("messages", count), LOG_NUM("retry_ms", delay),
+				 LOG_NUM("messages", count),
+				 LOG_NUM("retry_ms", lane->retry_at - now),
 				 LOG_TEXT("next_step", next_step_for(code)));
 	lane->troubled = true;
 }
@@ -142,6 +146,30 @@ confirm_deadline(const struct dead_letter_lane *lane)
 
 /* ---- frames ---- */
 
+/* Those confirmed beside a nack are no sign that more are taken. */
+static void
+note_recovery(struct dead_letter_lane *lane, msec_t now)
+{
+	if (now < lane->retry_at)
+		return;
+	if (lane->troubled)
+		log_info("dead letters are taken again",
+				 LOG_TEXT("exchange", lane->settings.exchange));
+	lane->troubled = false;
+	backoff_reset(&lane->backoff);
+}
+
+static void
+handle_nack(struct dead_letter_lane *lane, const amqp_basic_nack_t *nack,
+			msec_t now)
+{
+	int			count = deliveries_nack(lane->deliveries, nack->delivery_tag,
+										nack->multiple);
+
+	if (count > 0)
+		fail(lane, count, "the broker sent basic.nack", 0, now);
+}
+
 static void
 handle_confirm(struct dead_letter_lane *lane, const amqp_basic_ack_t *ack,
 			   msec_t now)
@@ -153,11 +181,7 @@ handle_confirm(struct dead_letter_lane *lane, const amqp_basic_ack_t *ack,
 		return;
 	lane->confirmed += (uint64_t) count;
 	lane->sent_at = now;
-	if (lane->troubled)
-		log_info("dead letters are taken again",
-				 LOG_TEXT("exchange", lane->settings.exchange));
-	lane->troubled = false;
-	backoff_reset(&lane->backoff);
+	note_recovery(lane, now);
 	crash_here(CRASH_COPY_CONFIRMED);
 }
 
@@ -170,7 +194,8 @@ handle_close(struct dead_letter_lane *lane, const amqp_channel_close_t *close,
 	bytes_to_text(text, sizeof(text), close->reply_text);
 	broker_answer_close(&lane->broker, LANE_CHANNEL);
 	forget_channel(lane);
-	fail(lane, text, close->reply_code, now);
+	fail(lane, deliveries_unconfirm(lane->deliveries), text, close->reply_code,
+		 now);
 }
 
 static void
@@ -188,15 +213,15 @@ handle_method(struct dead_letter_lane *lane, amqp_method_number_t id,
 			handle_confirm(lane, method, now);
 			break;
 		case AMQP_BASIC_NACK_METHOD:
-			if (under_way(lane) > 0)
-				fail(lane, "the broker sent basic.nack", 0, now);
+			handle_nack(lane, method, now);
 			break;
 		case AMQP_BASIC_RETURN_METHOD:
 			lane->returning = true;
 			lane->has_header = false;
 			if (under_way(lane) > 0)
-				fail(lane, "no queue is bound for routing key "
-					 DEAD_LETTER_KEY, AMQP_NO_ROUTE, now);
+				fail(lane, deliveries_unconfirm(lane->deliveries),
+					 "no queue is bound for routing key " DEAD_LETTER_KEY,
+					 AMQP_NO_ROUTE, now);
 			break;
 		case AMQP_CHANNEL_CLOSE_METHOD:
 			handle_close(lane, method, now);

@@ -341,35 +341,42 @@ delivery_refuse(struct deliveries *set, struct delivery *d)
 	set_state(set, d, DELIVERY_REFUSED);
 }
 
-/* The broker has the copies. Returns how many. */
-int
-deliveries_confirm(struct deliveries *set, uint64_t copy_tag, bool multiple)
+/* What became of copies under way, up to that tag or that one. Returns how many. */
+static int
+decide_copies(struct deliveries *set, uint64_t copy_tag, bool multiple,
+			  enum delivery_state state)
 {
-	int			confirmed = 0;
+	int			decided = 0;
 
 	for (struct delivery *d = set->first; d; d = d->next)
 		if (d->state == DELIVERY_COPIED &&
 			(multiple ? d->copy_tag <= copy_tag : d->copy_tag == copy_tag))
 		{
-			set_state(set, d, DELIVERY_DONE);
-			confirmed++;
+			set_state(set, d, state);
+			decided++;
 		}
-	return confirmed;
+	return decided;
+}
+
+/* The broker has the copies. Returns how many. */
+int
+deliveries_confirm(struct deliveries *set, uint64_t copy_tag, bool multiple)
+{
+	return decide_copies(set, copy_tag, multiple, DELIVERY_DONE);
+}
+
+/* It has not, and takes them later. Returns how many. */
+int
+deliveries_nack(struct deliveries *set, uint64_t copy_tag, bool multiple)
+{
+	return decide_copies(set, copy_tag, multiple, DELIVERY_DEAD);
 }
 
 /* No copy that is under way counts. Returns how many. */
 int
 deliveries_unconfirm(struct deliveries *set)
 {
-	int			forgotten = 0;
-
-	for (struct delivery *d = set->first; d; d = d->next)
-		if (d->state == DELIVERY_COPIED)
-		{
-			set_state(set, d, DELIVERY_DEAD);
-			forgotten++;
-		}
-	return forgotten;
+	return decide_copies(set, UINT64_MAX, true, DELIVERY_DEAD);
 }
 
 /* ---- acknowledging ---- */

@@ -123,6 +123,8 @@ void		delivery_copied(struct deliveries *set, struct delivery *d,
 void		delivery_refuse(struct deliveries *set, struct delivery *d);
 int			deliveries_confirm(struct deliveries *set, uint64_t copy_tag,
 							   bool multiple);
+int			deliveries_nack(struct deliveries *set, uint64_t copy_tag,
+							bool multiple);
 int			deliveries_unconfirm(struct deliveries *set);
 
 void		deliveries_settle(struct deliveries *set,
