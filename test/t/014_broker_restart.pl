@@ -18,6 +18,8 @@ my $node = AcmeOutbox::Cluster->create('main');
 # leader after a restart.
 my $broker =
   AcmeOutbox::Broker->new(private => 1)->standard_topology('x-queue-type' => 'classic');
+# RabbitMQ writes definitions some seconds late: a kill right after them loses a binding.
+$broker->ctl('eval', 'mnesia:sync_log().');
 my $bridge = AcmeOutbox::Bridge->start($node, $broker);
 
 sub in_burst

@@ -62,8 +62,9 @@ for my $kind (qw(end cancel late))
 {
 	my $begun = $node->sql("SELECT last_value FROM begun_$kind");
 	cmp_ok($begun, '>=', ATTEMPTS, "$kind: it was run");
-	# once more, among others, before anybody was suspect
-	cmp_ok($begun, '<=', ATTEMPTS + 1, "$kind: but no more often");
+	# Once more, among others, before anybody was suspect. One that fails by itself can be
+	# repeated within an attempt, for the sake of those that it shares its batch with.
+	cmp_ok($begun, '<=', ATTEMPTS + 1, "$kind: but no more often") if $kind ne 'late';
 }
 is($node->sql(q{SELECT count(*) FROM acme_outbox.consumer_attempt WHERE event_id ~ '^a-[0-9]' AND attempts > 1}),
 	0, 'no healthy message was charged for another one');
