@@ -186,6 +186,18 @@ SELECT t.error($$SELECT acme_outbox.create_idempotency_table('pay', 'some')$$);
 SELECT t.sqlstate($$SELECT acme_outbox.create_idempotency_table('pay')$$);
 RESET acme_outbox.inbox_schema;
 
+\echo statements planned while the table was empty read it by its index
+TRUNCATE acme_outbox.idempotency_key;
+VACUUM ANALYZE acme_outbox.idempotency_key;
+\c -
+SET client_min_messages = warning;
+BEGIN;
+SELECT decision FROM acme_outbox.idempotency_begin('POST /scan', 'k1', 'b');
+SELECT acme_outbox.idempotency_complete('POST /scan', 'k1', 201, '{}'::text);
+SELECT decision, status FROM acme_outbox.idempotency_begin('POST /scan', 'k1', 'b');
+SELECT pg_stat_get_xact_numscans('acme_outbox.idempotency_key'::regclass) AS whole_table_read;
+COMMIT;
+
 \echo no rights without a grant
 SET ROLE idempotency_app;
 SELECT t.sqlstate($$SELECT acme_outbox.idempotency_begin('POST /pay', 'k1', 'b')$$);

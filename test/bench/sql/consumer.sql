@@ -56,6 +56,14 @@ CREATE TABLE bench.key (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), tenant_id
 	UNIQUE (tenant_id, endpoint, key)) WITH (fillfactor = 70);
 CREATE INDEX ON bench.key (expires_at);
 
+CREATE FUNCTION bench.fill_keys(keys integer) RETURNS void LANGUAGE sql AS $$
+	SELECT count(*) FROM generate_series(1, keys) AS n,
+		LATERAL acme_outbox.idempotency_begin('GET /old', 'key-' || n, 'request');
+	INSERT INTO bench.key (tenant_id, endpoint, key, payload_hash, created_at, expires_at)
+	SELECT '', 'GET /old', 'key-' || n, encode(sha256('request'), 'hex'), now(), now() + interval '1 day'
+	FROM generate_series(1, keys) AS n;
+$$;
+
 CREATE PROCEDURE bench.make_targets(tables integer) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR n IN 1 .. tables LOOP
