@@ -99,7 +99,6 @@ CREATE FUNCTION acme_outbox.idempotency_begin(endpoint text, key text, request t
 	OUT decision text, OUT code text, OUT status integer, OUT response jsonb,
 	OUT execution uuid)
 LANGUAGE C VOLATILE
-SET enable_seqscan = off
 AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_begin';
 COMMENT ON FUNCTION acme_outbox.idempotency_begin(text, text, text, interval, interval, text) IS
 	'decide whether a request runs, is answered again, or is refused (body as text)';
@@ -110,7 +109,6 @@ CREATE FUNCTION acme_outbox.idempotency_begin(endpoint text, key text, request b
 	OUT decision text, OUT code text, OUT status integer, OUT response jsonb,
 	OUT execution uuid)
 LANGUAGE C VOLATILE
-SET enable_seqscan = off
 AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_begin';
 COMMENT ON FUNCTION acme_outbox.idempotency_begin(text, text, bytea, interval, interval, text) IS
 	'decide whether a request runs, is answered again, or is refused (body as bytes)';
@@ -121,7 +119,6 @@ CREATE FUNCTION acme_outbox.idempotency_begin(endpoint text, key text, request j
 	OUT decision text, OUT code text, OUT status integer, OUT response jsonb,
 	OUT execution uuid)
 LANGUAGE C VOLATILE
-SET enable_seqscan = off
 AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_begin_json';
 COMMENT ON FUNCTION acme_outbox.idempotency_begin(text, text, json, interval, interval, text) IS
 	'decide whether a request runs, is answered again, or is refused (body as json)';
@@ -132,7 +129,6 @@ CREATE FUNCTION acme_outbox.idempotency_begin(endpoint text, key text, request j
 	OUT decision text, OUT code text, OUT status integer, OUT response jsonb,
 	OUT execution uuid)
 LANGUAGE C VOLATILE
-SET enable_seqscan = off
 AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_begin_jsonb';
 COMMENT ON FUNCTION acme_outbox.idempotency_begin(text, text, jsonb, interval, interval, text) IS
 	'decide whether a request runs, is answered again, or is refused (body as jsonb)';
@@ -156,7 +152,6 @@ CREATE FUNCTION acme_outbox.idempotency_complete(endpoint text, key text, status
 	response jsonb DEFAULT NULL, tenant_id text DEFAULT NULL, execution uuid DEFAULT NULL)
 RETURNS void
 LANGUAGE C VOLATILE
-SET enable_seqscan = off
 AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_complete';
 COMMENT ON FUNCTION acme_outbox.idempotency_complete(text, text, integer, jsonb, text, uuid) IS
 	'keep the response of an executed request for those that come again';
@@ -165,7 +160,6 @@ CREATE FUNCTION acme_outbox.idempotency_complete(endpoint text, key text, status
 	response json, tenant_id text DEFAULT NULL, execution uuid DEFAULT NULL)
 RETURNS void
 LANGUAGE C VOLATILE
-SET enable_seqscan = off
 AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_complete_text';
 COMMENT ON FUNCTION acme_outbox.idempotency_complete(text, text, integer, json, text, uuid) IS
 	'keep the response of an executed request for those that come again (body as json)';
@@ -174,7 +168,6 @@ CREATE FUNCTION acme_outbox.idempotency_complete(endpoint text, key text, status
 	response text, tenant_id text DEFAULT NULL, execution uuid DEFAULT NULL)
 RETURNS void
 LANGUAGE C VOLATILE
-SET enable_seqscan = off
 AS 'MODULE_PATHNAME', 'acme_outbox_idempotency_complete_text';
 COMMENT ON FUNCTION acme_outbox.idempotency_complete(text, text, integer, text, text, uuid) IS
 	'keep the response of an executed request for those that come again (body as text)';

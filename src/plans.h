@@ -18,6 +18,7 @@ typedef struct KeptPlan
 	SPIPlanPtr	kept;
 } KeptPlan;
 
+extern void plan_by_index(SPIPlanPtr plan);
 extern uint64 plan_run(KeptPlan *plan, Datum *values, const char *nulls, int expected);
 
 #endif							/* ACME_OUTBOX_PLANS_H */

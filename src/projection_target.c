@@ -26,6 +26,7 @@
 #include "catalog/pg_operator.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
+#include "plans.h"
 #include "projection.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -657,18 +658,14 @@ append_statement(StringInfo sql, const ProjectionShape *shape, ProjectionPlan pl
 	}
 }
 
-/* Planned on first use; inside an SPI connection. */
-SPIPlanPtr
-projection_plan(ProjectionShape *shape, ProjectionPlan plan)
+static SPIPlanPtr
+prepare(ProjectionShape *shape, ProjectionPlan plan)
 {
 	int			n = shape->nkeys + shape->nfields;
 	StringInfoData sql;
-	Oid		   *types;
+	Oid		   *types = palloc(sizeof(Oid) * (n + 2));
 	SPIPlanPtr	prepared;
 
-	if (shape->plans[plan] != NULL)
-		return shape->plans[plan];
-	types = palloc(sizeof(Oid) * (n + 2));
 	for (int i = 0; i < n; i++)
 		types[i] = shape->columns[i].type;
 	types[n] = TIMESTAMPTZOID;
@@ -679,6 +676,15 @@ projection_plan(ProjectionShape *shape, ProjectionPlan plan)
 	prepared = SPI_prepare_cursor(sql.data, n + 2, types, CURSOR_OPT_GENERIC_PLAN);
 	if (prepared == NULL || SPI_keepplan(prepared) != 0)
 		elog(ERROR, "could not prepare \"%s\": %s", sql.data, SPI_result_code_string(SPI_result));
-	shape->plans[plan] = prepared;
 	return prepared;
+}
+
+/* To be asked for before each execution; inside an SPI connection. */
+SPIPlanPtr
+projection_plan(ProjectionShape *shape, ProjectionPlan plan)
+{
+	if (shape->plans[plan] == NULL)
+		shape->plans[plan] = prepare(shape, plan);
+	plan_by_index(shape->plans[plan]);
+	return shape->plans[plan];
 }
