@@ -2,12 +2,13 @@
  * trace.c
  *		Finds the trace context of an event; it is never empty (G 13.3).
  *
- * Three sources, the first that says anything: publish's arguments, the settings
- * acme_outbox.trace_id and acme_outbox.traceparent, the message being handled.  Each can
- * have a trace id (any business correlation id), a traceparent, or both; a trace id counts
- * before that in the traceparent beside it, and alone it ends the search.  With none a
- * trace begins.  Where there is no traceparent and the trace id is a W3C one, a traceparent
- * is made from it, unsampled, so that consumers can continue the trace.
+ * The trace id (any business correlation id): publish's argument, else that in its argument
+ * traceparent, else the setting acme_outbox.trace_id, else that in acme_outbox.traceparent,
+ * else that of the message being handled, else a new one: a trace begins.
+ *
+ * The traceparent: the argument, else the setting, else, where nobody has named a trace id,
+ * the handled message's.  Where there is none and the trace id is a W3C one, it is made from
+ * that, unsampled, so that consumers can continue the trace.
  *
  * All that one message's handler publishes is of one trace, also where the message had none.
  * What goes on in another transaction, a saga's next step or a job, asks trace_id() and
