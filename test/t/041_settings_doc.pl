@@ -20,7 +20,8 @@ my $bridge = "$stage/bridge/acme-outbox-bridge";
 
 # A server with nothing set: the defaults as SHOW prints them.
 my $node = PostgreSQL::Test::Cluster->new('defaults');
-$node->init(extra => [ '-U', 'postgres' ], auth_extra => [ '--user', 'postgres' ]);
+$node->init(extra => [ '-U', 'postgres', '-E', 'UTF8', '--no-locale' ],
+	auth_extra => [ '--user', 'postgres' ]);
 $node->append_conf('postgresql.conf', 'shared_preload_libraries = acme_outbox');
 $ENV{PGUSER} = 'postgres';
 $node->start;

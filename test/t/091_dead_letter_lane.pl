@@ -138,8 +138,11 @@ is($bridge->stop, 0, 'the relay stops cleanly');
 # ---- killed between confirm and settle; --once ----
 
 publish_bad(2, 'KilledEvent');
-# settles: the refusals, then the copies
-my $victim = start(env => { ACME_OUTBOX_CRASH_AT => 'confirmed-before-settle:2' });
+# without the lane: both are given up, so that the first settle of the next relay is of copies
+my $refuser = AcmeOutbox::Bridge->start($node, $broker);
+wait_status('KilledEvent', 'FAILED', 2, 'killed: both were refused');
+is($refuser->stop, 0, 'killed: by a relay without the lane');
+my $victim = start(env => { ACME_OUTBOX_CRASH_AT => 'confirmed-before-settle' });
 is($victim->wait_exit, 'signal 9', 'killed: between the confirm of the copies and their settle');
 is($node->in_status('PUBLISHING'), 2, 'killed: the entries are in flight');
 wait_until(sub {
